@@ -11,7 +11,7 @@ _NAMES = {
     "collectives.allreduce": ("allreduce",),
     "collectives.bcast": ("bcast", "fence"),
     "collectives.configure": ("configure",),
-    "collectives.creation": ("empty", "full", "zeros"),
+    "collectives.creation": ("empty", "empty_like", "full", "full_like", "ones", "zeros", "zeros_like"),
     "collectives.distribute": ("distribute",),
     "collectives.gather": ("gather", "scatter"),
     "collectives.info": ("Info", "info"),
@@ -50,13 +50,23 @@ _NAMES = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
+_CURES = {
+    "alltoall": "mpi4py's comm.alltoall or comm.Alltoall, or distribute and its take",
+    "array": "share for one copy per node of an array, zeros or empty for a new one",
+    "barrier": "fence for the ranks of a node, fence(scope='all') or mpi4py's comm.Barrier() for all ranks",
+    "bcast": "share for what one rank has, bcast to refresh an array that all ranks have",
+    "reduce": "allreduce, gather, or mpi4py's comm.reduce",
+}
+"""What to use instead of names that mpi4py or NumPy have, in small letters."""
+
 __version__ = VERSION
 __all__ = sorted(_MODULES)
 
 
 def __getattr__(name):
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        cure = _CURES.get(name.lower(), name.lower() if name.lower() in _MODULES else "")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (f". Use {cure}." if cure else ""))
     from importlib import import_module
 
     value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -8,8 +8,12 @@ from mpishare.collectives.bcast import bcast as bcast
 from mpishare.collectives.bcast import fence as fence
 from mpishare.collectives.configure import configure as configure
 from mpishare.collectives.creation import empty as empty
+from mpishare.collectives.creation import empty_like as empty_like
 from mpishare.collectives.creation import full as full
+from mpishare.collectives.creation import full_like as full_like
+from mpishare.collectives.creation import ones as ones
 from mpishare.collectives.creation import zeros as zeros
+from mpishare.collectives.creation import zeros_like as zeros_like
 from mpishare.collectives.distribute import distribute as distribute
 from mpishare.collectives.gather import gather as gather
 from mpishare.collectives.gather import scatter as scatter

@@ -1,7 +1,8 @@
-"""empty, zeros and full make one array per node; bcast, fence, partition on arrays that exist; info, report of them."""
+"""empty, zeros, full and so on make one array per node; bcast, fence, partition on arrays that exist; info, report."""
 
 import os
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ from tests.arrays import DTYPES, REPRESENTATIVES
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(), 5, (0,), (2, 0, 3), (3, 4), (7, 1, 5)])
 def test_shape_and_order(shape, order):
-    for array in (ms.empty(shape, order=order), ms.zeros(shape, order=order), ms.full(shape, 2.5, order=order)):
+    for array in (
+        *(make(shape, order=order) for make in (ms.empty, ms.zeros, ms.ones)),
+        ms.full(shape, 2.5, order=order),
+    ):
         twin = np.empty(shape, order=order)
         assert (array.shape, array.dtype, array.flags.fnc) == (twin.shape, twin.dtype, twin.flags.fnc)
         assert array.flags.writeable
@@ -42,6 +46,38 @@ def test_full_is_numpys_full(value, dtype):
     assert array.tolist() == twin.tolist() or array.tobytes() == twin.tobytes()
 
 
+PROTOTYPES = [
+    np.arange(6.0).reshape(2, 3),
+    np.ones((3, 2), ">i4", order="F")[:, :1],
+    np.array(3, "f4"),
+    np.ones((2, 2), order="F"),
+]
+LIKE: list[dict[str, Any]] = [
+    {},
+    {"dtype": "i2"},
+    {"shape": (4, 5)},
+    {"order": "F"},
+    {"order": "A"},
+    {"dtype": "U2", "shape": 3},
+]
+
+
+@pytest.mark.parametrize("options", LIKE, ids=str)
+def test_arrays_like_an_array_are_numpys(options):
+    for array in PROTOTYPES:
+        for name, values in (("zeros_like", ()), ("full_like", (7.5,)), ("empty_like", ())):
+            made = getattr(ms, name)(array, *values, **options)
+            twin = getattr(np, name)(array, *values, **options)
+            assert (made.shape, made.dtype, made.flags.fnc) == (twin.shape, twin.dtype, twin.flags.fnc)
+            assert made.flags.writeable
+            assert name == "empty_like" or made.tobytes() == twin.tobytes()
+
+
+def test_ones_are_numpys():
+    for dtype in ("f8", ">i2", "?", "c8", "S3"):
+        assert ms.ones((2, 3), dtype).tobytes() == np.ones((2, 3), dtype).tobytes()
+
+
 def test_bcast_refreshes_in_place_from_every_root(comm):
     array = ms.zeros((300, 1000), "i8")  # several chunks
     for root in range(comm.size):
@@ -61,10 +97,10 @@ def test_bcast_of_a_part_sends_what_any_rank_of_the_node_wrote(comm):
         assert array[row].tolist() == [rank + 1 if rank in nodes.ranks_of(node) else 0 for rank in range(comm.size)]
 
 
-@pytest.mark.parametrize("scope", ["node", "all"])
+@pytest.mark.parametrize("scope", ["node", "nodes", "all"])
 def test_no_rank_leaves_a_fence_before_the_last_has_come(comm, scope):
     nodes = ms.topology()
-    ranks = nodes.node_comm if scope == "node" else comm
+    ranks = comm if scope == "all" else nodes.node_comm
     array = ms.zeros(comm.size, "i8")
     for late in range(ranks.size):
         ranks.Barrier()
@@ -75,7 +111,7 @@ def test_no_rank_leaves_a_fence_before_the_last_has_come(comm, scope):
         ms.fence(scope=scope)
         left = time.monotonic()
         assert min(ranks.allgather(left)) >= max(ranks.allgather(came))
-        assert array[late] == (scope == "node" or nodes.node_of(late) == nodes.node)
+        assert array[late] == (scope != "all" or nodes.node_of(late) == nodes.node)
     comm.Barrier()
 
 

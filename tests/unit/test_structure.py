@@ -91,8 +91,26 @@ def test_names_are_those_that_type_checkers_see():
     assert modules.keys() == set(ms.__all__) <= set(dir(ms))
     assert all(getattr(ms, name) is getattr(import_module(module), name) for name, module in modules.items())
     assert {f"mpishare.{name}" for name in ms.__all__}.isdisjoint(FILES), "importing the module would hide the name"
-    with pytest.raises(AttributeError, match=r"module 'mpishare' has no attribute 'shares'"):
+    with pytest.raises(AttributeError, match=r"module 'mpishare' has no attribute 'shares'$"):
         ms.shares  # type: ignore[attr-defined]  # noqa: B018 - mypy must see that there is none
+
+
+CURES = {
+    "barrier": "fence for the ranks of a node, fence(scope='all') or mpi4py's comm.Barrier()",
+    "reduce": "allreduce, gather, or mpi4py's comm.reduce",
+    "Alltoall": "mpi4py's comm.alltoall or comm.Alltoall, or distribute",
+    "Array": "share for one copy per node",
+    "Bcast": "share for what one rank has",
+    "Allreduce": "allreduce.",
+}
+
+
+@pytest.mark.parametrize("name", CURES)
+def test_a_name_of_another_library_leads_to_one_of_ours(name):
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'\. Use {re.escape(CURES[name])}"):
+        getattr(ms, name)
+    assert not hasattr(ms, name)
+    assert set(re.findall(r"\w+", CURES[name])) & set(ms.__all__)
 
 
 PUBLIC = [getattr(module, name) for module in (ms, kernels) for name in module.__all__]
