@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, address_of, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import LastCall, facts_of, is_in_shared_memory, name_of_out
+from mpishare.collectives.arguments import LastCall, facts_of, is_in_shared_memory, name_of_out, refuse_objects
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree, mark_known
 from mpishare.comm.collective import collective
@@ -72,8 +72,7 @@ def allgather(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> rank = MPI.COMM_WORLD.rank
+        >>> rank = ms.topology().rank
         >>> every = ms.allgather(np.full((rank + 1, 2), rank))  # rank 0 has one row, rank 1 has two
         >>> every[0].tolist(), every.flags.writeable
         ([0, 0], False)
@@ -146,6 +145,7 @@ class _Plans(LastCall[_Plan]):
 
 
 def _plan(context: Context, local: Any, out: Any, backend: str | None) -> _Plan:
+    refuse_objects(local, "allgather")
     rows, kind = take_apart(local)
     spec, items, size = rows_of(rows), items_of_out(out, kind), context.topology.size
     backend = check_backend(backend, context)

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of, overlap
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import LastCall, check_scope, facts_of, is_in_shared_memory, name_of_out, place_of
+from mpishare.collectives.arguments import (
+    LastCall,
+    facts_of,
+    is_in_shared_memory,
+    is_of_nodes,
+    name_of_out,
+    place_of,
+    refuse_objects,
+)
 from mpishare.comm import mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import SpecError
+from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
 from mpishare.memory.segment import segment_of
 from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
 from mpishare.transfer.reduce import Operation, Reduction, is_few, operation_of
+
+_T = TypeVar("_T", bound="NDArray[Any] | complex | np.number[Any] | np.bool_")
+_NUMBERS = (int, float, complex, np.number, np.bool_)
 
 _IS_C_ORDER, _IS_NODE_SHARED = 1, 2
 """What a rank says of its array: that it is not in Fortran order, so that the result is in C order; and that it is in
@@ -31,15 +42,17 @@ _PAYLOADS = [bytes([flags]).ljust(PAYLOAD_BYTES, b"\0") for flags in range(4)]
 
 
 def allreduce(
-    local: NDArray[Any],
+    local: _T,
     op: mpi.Op | np.ufunc | str | None = None,
     *,
     out: NDArray[Any] | None = None,
     comm: mpi.Comm | None = None,
     backend: str | None = None,
     scope: str = "all",
-) -> NDArray[Any]:
+) -> _T:
     """Reduces the arrays of all ranks, item by item, to one array per node, which all ranks of the node see.
+
+    Numbers give a number: `dt = allreduce(dt, "min")`.
 
     The result has the same bits on all ranks, and in each run with the same ranks on the same nodes. The order:
 
@@ -50,13 +63,14 @@ def allreduce(
 
     Args:
         local: This rank's array of numbers, of the same shape and dtype on all ranks, any strides. NumPy reduces, so
-            float16, long doubles and numbers in foreign byte order are allowed.
+            float16, long doubles and numbers in foreign byte order are allowed. Or a number, of Python or NumPy, of the
+            same type on all ranks; an int has 64 bits.
         op: MPI.SUM, the same as None; PROD, MIN or MAX; LAND, LOR, LXOR, BAND, BOR or BXOR, for bool and integers;
             NumPy's function for one of these, such as `numpy.minimum`; or a name, such as "min", "sum" or "minimum". Or
             an operation made by MPI.Op.Create, for numbers that MPI has types for: an exception in its function ends
             the job.
-        out: Where the result goes: a node-shared array that may be written, from `empty`, `zeros` or `full`, of the
-            shape and dtype of `local`, which it must not overlap. New memory is taken when None. Call
+        out: Where an array of results goes: a node-shared array that may be written, from `empty`, `zeros` or `full`,
+            of the shape and dtype of `local`, which it must not overlap. New memory is taken when None. Call
             `fence(scope="all")` before `out` is written again, as other ranks may still read it.
         comm: The ranks that reduce; MPI_COMM_WORLD when None.
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
@@ -66,14 +80,15 @@ def allreduce(
     Returns:
         `out`, or a new array of the shape, dtype and class of `local`, in Fortran order if all ranks' arrays are,
         else in C order. A new one is read-only, as arrays of `share` are, and valid as long as it or a view of it
-        exists. Integers wrap round, NaN stays NaN in MIN and MAX, and a logical operation of two or more ranks gives 0
-        or 1.
+        exists. For a number, a number of its type. Integers wrap round, NaN stays NaN in MIN and MAX, and a logical
+        operation of two or more ranks gives 0 or 1.
 
     Raises:
-        SpecError: `local` is not an array, or its dtype or class does not fit `op`, as the product of two lengths is no
-            length; several ranks of a node gave the same
-            items of an array that they write to, with the scope "all"; or `out` is not such an array.
-        ArgumentError: `op` is not an operation on arrays of numbers, or `backend` or `scope` is unknown.
+        SpecError: `local` is neither an array nor a number, or its dtype or class does not fit `op`, as the product of
+            two lengths is no length; several ranks of a node gave the same items of an array that they write to, with
+            the scope "all"; or `out` is not such an array.
+        ArgumentError: `op` is not an operation on arrays of numbers, `backend` or `scope` is unknown, or the scope of a
+            number is "nodes".
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The backend that was asked for cannot be used on this node.
         MismatchError: The ranks gave different shapes, dtypes, classes or operations, or made different calls.
@@ -89,38 +104,52 @@ def allreduce(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
         >>> counts = ms.allreduce(np.ones(3, "i8"))
-        >>> int(counts[0]) == MPI.COMM_WORLD.size, counts.flags.writeable
+        >>> int(counts[0]) == ms.topology().size, counts.flags.writeable
         (True, False)
+        >>> ms.allreduce(0.5, "max")
+        0.5
     """
+    is_number = type(local) is not np.ndarray and out is None and isinstance(local, _NUMBERS)
+    array: Any = np.asarray(local) if is_number else local
     with collective("allreduce", comm) as call:
         context, topology = call.context, call.context.topology
-        plan = context.cached(_Plans).plan(context, local, out, op, backend, scope)
-        items, target = (local, out) if plan.kind is PLAIN else (take_apart(local)[0], take_apart(out)[0])
+        plan = context.cached(_Plans).plan(context, array, out, op, backend, scope)
+        items, target = (array, out) if plan.kind is PLAIN else (take_apart(array)[0], take_apart(out)[0])
+        if is_number:
+            if plan.of_nodes:
+                raise ArgumentError("scope 'nodes' is for an array that the ranks of a node share. Pass scope='all'.")
+            target = np.empty((), plan.spec.dtype)  # of each rank its own
         if target is not None:
             _check_overlap(items, target, plan.of_nodes)
         reduction = plan.reduction or Reduction(context, plan.operation, items, of_nodes=plan.of_nodes)
         flags = _IS_C_ORDER if plan.spec.order == "C" else 0
         if not plan.of_nodes and items.flags.writeable and is_in_shared_memory(items):
             flags |= _IS_NODE_SHARED
-        flags = call.agree(plan.call, _PAYLOADS[flags])[0]
+        flags = call.agree(f"{plan.call}, a number" if is_number else plan.call, _PAYLOADS[flags])[0]
         if flags & _IS_NODE_SHARED and topology.size > topology.n_nodes:
             _check_distinct(context, items)
         if target is not None:
             if plan.reduction is not None and reduction.is_gathered:  # without any allocation, so that no rank fails
                 reduction.run(items, target, plan.is_shared)
+                if is_number:
+                    return _number(target, local)
                 context.node_collective_comm.barrier()
                 return out  # type: ignore[return-value]
             with agree(context.node_collective_comm if reduction.is_gathered else context.collective_comm):
                 reduction.run(items, target, plan.is_shared)
-            return out  # type: ignore[return-value]
+            return _number(target, local) if is_number else out  # type: ignore[return-value]
         spec, node_scope = plan.spec, "node" if reduction.is_gathered else "all"
         if flags & _IS_C_ORDER and spec.order == "F":
             spec = replace(spec, order="C")
         with node_memory(context, spec.nbytes, backend=plan.backend, made_by="allreduce", scope=node_scope) as segment:
             reduction.run(items, segment.view(spec), segment.origin.is_shared)
-        return plan.kind.around(segment.view(spec))
+        return plan.kind.around(segment.view(spec))  # type: ignore[return-value]
+
+
+def _number(array: NDArray[Any], given: _T) -> _T:
+    """The item of a 0-d array, as a number of the type that was given."""
+    return array[()] if isinstance(given, np.generic) else array.item()  # type: ignore[return-value]
 
 
 class _Plan(NamedTuple):
@@ -160,19 +189,20 @@ class _Plans(LastCall[_Plan]):
 
 def _plan(context: Context, local: Any, out: Any, op: Any, backend: str | None, scope: str) -> _Plan:
     operation = operation_of(mpi.SUM if op is None else op)
+    refuse_objects(local, "allreduce")
     items, kind = take_apart(local)
     spec = Spec.of(items)
     operation.check(spec.dtype)
     kind.check_result(operation.function, items, context.topology.size, operation.name)
     backend = check_backend(backend, context)
     target = items_of_out(out, kind)
-    shape = f"{spec.dtype.str}{list(spec.shape)}, {operation.name}, backend={backend}, scope={scope}"
+    of_nodes = is_of_nodes(scope)
+    of_what = f"{operation.name}, backend={backend}, scope={'nodes' if of_nodes else 'all'}"
+    shape = f"{spec.dtype.str}{list(spec.shape)}, {of_what}"
     call = f"allreduce({shape}{kind.text}{name_of_out(target)})"
-    check_scope(scope, ("all", "nodes"))
     if out is not None and not spec.fits(target):
         given = f"local is {spec.dtype} of shape {spec.shape}"
         raise SpecError(f"out is {target.dtype} of shape {target.shape}, but {given}.")
-    of_nodes = scope == "nodes"
     cannot_fail = is_few(context, spec.nbytes) and operation.of_user is None
     reduction = Reduction(context, operation, items, of_nodes=of_nodes) if cannot_fail else None
     return _Plan(call, operation, spec, kind, backend, is_in_shared_memory(target), of_nodes, reduction)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -18,17 +18,37 @@ from mpishare.memory.segment import segment_of
 
 _Plan = TypeVar("_Plan")
 
-SCOPES = ("node", "all")
-"""Which ranks take part: the ranks of each node, or all ranks of the communicator."""
+
+def is_of_nodes(scope: object) -> bool:
+    """Whether a scope is the ranks of each node, "node" or "nodes", and not "all" ranks of the communicator.
+
+    Raises:
+        ArgumentError: There is no such scope.
+    """
+    if not isinstance(scope, str) or scope not in ("node", "nodes", "all"):
+        raise ArgumentError(f"scope {scope!r} is unknown. Use 'node' or 'all'.")
+    return scope != "all"
 
 
-def check_scope(scope: object, scopes: Sequence[str] = SCOPES) -> None:
-    """Raises an `ArgumentError` if there is no such scope."""
-    if not isinstance(scope, str) or scope not in scopes:
-        raise ArgumentError(f"scope {scope!r} is unknown. Use {' or '.join(map(repr, scopes))}.")
+def refuse_objects(value: Any, call: str) -> None:
+    """Refuses what is no array, but for None and what other libraries have as arrays: `Spec` says what to do then.
+
+    Raises:
+        SpecError: It names the call of mpi4py that takes any object.
+    """
+    kind = type(value)
+    if value is None or (hasattr(kind, "__array__") and not isinstance(value, np.generic)):
+        return
+    cure = "Pass numpy.array(…) of it if it holds numbers. " if isinstance(value, list | tuple) else ""
+    raise SpecError(
+        f"{kind.__module__}.{kind.__name__} was given; expected a numpy.ndarray. {cure}mpi4py's lower-case call takes "
+        f"any object: comm.{call}(…), with the comm of mpishare.topology()."
+    )
 
 
-def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True, argument: str = "array") -> str:
+def shared_name(
+    array: NDArray[Any], *, writes: bool, is_contiguous: bool = True, argument: str = "array", cure: str = ""
+) -> str:
     """A name for the bytes of a node-shared array, the same on all ranks, so that an agreement can compare them.
 
     Args:
@@ -36,6 +56,7 @@ def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True
         writes: Whether the call writes to it.
         is_contiguous: Whether it must be contiguous.
         argument: Its name in errors.
+        cure: What else to do about an array that is not node-shared, for the error.
 
     Raises:
         SpecError: `array` is not in node-shared memory, not contiguous, or read-only where the call writes to it.
@@ -43,7 +64,7 @@ def shared_name(array: NDArray[Any], *, writes: bool, is_contiguous: bool = True
     segment = segment_of(array) if isinstance(array, np.ndarray) else None
     if segment is None or segment.key is None:
         given = f"{argument} is {describe(array)}, which cannot be traced to node-shared memory"
-        raise SpecError(f"{given}. Pass one from empty, zeros or full.")
+        raise SpecError(f"{given}. {cure}Pass one from empty, zeros or full.")
     if writes and not array.flags.writeable:
         raise SpecError(f"{argument} is read-only, as every array of share is. Pass one from empty, zeros or full.")
     if is_contiguous and not array.flags.forc:

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
-from mpishare.collectives.arguments import SCOPES, LastCall, check_scope, facts_of, shared_name
+from mpishare.collectives.arguments import LastCall, facts_of, is_of_nodes, shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
@@ -15,7 +15,7 @@ from mpishare.errors import checked_integer
 from mpishare.objects.array_class import take_apart
 from mpishare.transfer.between_nodes import broadcast
 
-_FENCES = {scope: f"fence({scope=})" for scope in SCOPES}
+_FENCES = {scope: f"fence({scope=})" for scope in ("node", "all")}
 """The call of a fence by its scope. A misspelled scope meets the ranks of the one that it begins like."""
 
 
@@ -49,9 +49,8 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
 
     Example:
         >>> import mpishare as ms
-        >>> from mpi4py import MPI
         >>> model = ms.zeros(4)
-        >>> if MPI.COMM_WORLD.rank == 0:
+        >>> if ms.topology().rank == 0:
         ...     model[:] = 0.5
         >>> ms.bcast(model).tolist()
         [0.5, 0.5, 0.5, 0.5]
@@ -77,7 +76,8 @@ class _Texts(LastCall[str]):
 
 def _text(array: Any, root: int) -> str:
     items, kind = take_apart(array)
-    return f"bcast({shared_name(items, writes=True)}{kind.text}, {root=})"
+    cure = "share brings an array or an object of the root to all ranks; bcast refreshes an array that all have. "
+    return f"bcast({shared_name(items, writes=True, cure=cure)}{kind.text}, {root=})"
 
 
 def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
@@ -110,5 +110,5 @@ def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:
     meant = "node" if scope == "node" or str(scope).startswith("n") else "all"
     with collective(_FENCES[meant], comm, meant, meets_other_scopes=True) as call:
         if scope != meant:
-            check_scope(scope)
+            is_of_nodes(scope)
         call.agree(_FENCES[meant])

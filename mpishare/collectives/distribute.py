@@ -87,11 +87,10 @@ def distribute(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> table = ms.distribute(np.arange(12.0).reshape(6, 2) if MPI.COMM_WORLD.rank == 0 else None)
+        >>> table = ms.distribute(np.arange(12.0).reshape(6, 2) if ms.topology().rank == 0 else None)
         >>> table.take([5, 0]).tolist()
         [[10.0, 11.0], [0.0, 1.0]]
-        >>> ms.distribute(local=np.arange(3)).shape[0] == 3 * MPI.COMM_WORLD.size
+        >>> ms.distribute(local=np.arange(3)).shape[0] == 3 * ms.topology().size
         True
     """
     with collective("distribute", comm) as call:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import address_of, bytes_of, copy_bytes
 from mpishare.arrays.slices import parts_of
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import is_in_shared_memory, place_of
+from mpishare.collectives.arguments import is_in_shared_memory, place_of, refuse_objects
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NO_PAYLOAD, agree
 from mpishare.comm.collective import collective
@@ -70,15 +70,15 @@ def gather(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> comm = MPI.COMM_WORLD
-        >>> ends = ms.gather(np.array([comm.rank]), root=comm.size - 1)
-        >>> (ends is None) == (comm.rank != comm.size - 1)
+        >>> nodes = ms.topology()
+        >>> ends = ms.gather(np.array([nodes.rank]), root=nodes.size - 1)
+        >>> (ends is None) == (nodes.rank != nodes.size - 1)
         True
     """
     with collective("gather", comm) as call:
         context, topology = call.context, call.context.topology
         root = checked_integer("root", root, largest=topology.size - 1)
+        refuse_objects(local, "gather")
         local, kind = take_apart(local)
         spec, is_root = rows_of(local), topology.rank == root
         stage = allocate(context, 0 if is_root or local.flags.c_contiguous else spec.nbytes)
@@ -140,9 +140,8 @@ def scatter(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> comm = MPI.COMM_WORLD
-        >>> rows = ms.scatter(np.arange(10) if comm.rank == 0 else None)
+        >>> nodes = ms.topology()
+        >>> rows = ms.scatter(np.arange(10) if nodes.rank == 0 else None)
         >>> rows.tolist() == list(range(10))[ms.partition(10)]
         True
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from mpishare.arrays.slices import balanced_slice, parts_of
-from mpishare.collectives.arguments import check_scope
+from mpishare.collectives.arguments import is_of_nodes
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.comm.context import context_of
@@ -49,11 +49,9 @@ def partition(
         slice(0, 10, None)
     """
     topology = context_of(comm).topology
-    check_scope(scope)
+    of_nodes = is_of_nodes(scope)
     count = checked_integer("n", n)
-    size, own = topology.size, topology.rank
-    if scope == "node":
-        size, own = topology.node_size, topology.node_rank
+    size, own = (topology.node_size, topology.node_rank) if of_nodes else (topology.size, topology.rank)
     part = own if rank is None else checked_integer("rank", rank, largest=size - 1)
     return balanced_slice(count, size, part) if counts is None else parts_of(count, size, counts)[part]
 

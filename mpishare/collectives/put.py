@@ -66,9 +66,8 @@ def put(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
         >>> grid = ms.zeros((2, 3))
-        >>> ms.put(grid, np.s_[1, :2], [4, 5] if MPI.COMM_WORLD.rank == 0 else None)
+        >>> ms.put(grid, np.s_[1, :2], [4, 5] if ms.topology().rank == 0 else None)
         >>> grid.tolist()
         [[0.0, 0.0, 0.0], [4.0, 5.0, 0.0]]
     """

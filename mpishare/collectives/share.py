@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import starmap
+from types import FunctionType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
-from mpishare.collectives.arguments import check_scope
+from mpishare.collectives.arguments import is_of_nodes
 from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import NO_PAYLOAD, PAYLOAD_BYTES, agree
 from mpishare.comm.alone import alone
@@ -74,6 +75,9 @@ def share(
     Arrays of a subclass of ndarray, such as astropy's Quantity, keep their class. The class's extra attributes are
     pickled; the items are not. PyTorch has no read-only tensors: to change a shared one in place ends the process.
 
+    A function is shared as itself; its result is shared with `call`. A `RuntimeWarning` on `root` says so of a function
+    without arguments.
+
     Python objects cannot be views. They travel in the pickle, so that each rank has its own. Some classes copy their
     arrays when they are unpickled, such as random forests. A `RuntimeWarning` on `root` names columns of Python
     objects, and anything else that takes more than 1 MiB on each rank, with its bytes and what to use instead.
@@ -123,17 +127,16 @@ def share(
 
     Example:
         >>> import mpishare as ms, numpy as np
-        >>> from mpi4py import MPI
-        >>> table = ms.share(np.arange(6.0).reshape(2, 3) if MPI.COMM_WORLD.rank == 0 else None)
+        >>> table = ms.share(np.arange(6.0).reshape(2, 3) if ms.topology().rank == 0 else None)
         >>> table.sum(axis=0).tolist(), table.flags.writeable
         ([3.0, 5.0, 7.0], False)
-        >>> model = ms.share({"name": "line", "weights": np.ones(3)} if MPI.COMM_WORLD.rank == 0 else None)
+        >>> model = ms.share({"name": "line", "weights": np.ones(3)} if ms.topology().rank == 0 else None)
         >>> model["name"], model["weights"].flags.writeable
         ('line', False)
         >>> ms.share(call=lambda: np.eye(2)).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-    with collective("share", comm, scope if scope == "node" else "all") as entered:
+    with collective("share", comm, "node" if scope in ("node", "nodes") else "all") as entered:
         result: _T = _share(entered, obj, call, root, backend, writable, scope, comm)
         if writable == "private":
             with agree(entered.context.collective_comm):
@@ -223,7 +226,7 @@ def _share(
     context, source, reserved, payload = call.context, None, None, NO_PAYLOAD
     options = _options(context.topology.size, root, check_backend(backend, context), writable, backend is None)
     if scope != "all":
-        check_scope(scope)
+        is_of_nodes(scope)
     if function is not None:
         _check_call(obj, function)
     if context.topology.rank == options.root:
@@ -402,6 +405,15 @@ def _pack(obj: Any, options: _Options) -> _Object:
         cure = "Pass the object on that rank, or call a function that returns it."
         raise SpecError(f"root {options.root} gave None, so there is nothing to share. {cure}")
     packed = _Object(obj, options)
+    if isinstance(obj, FunctionType) and _takes_no_arguments(obj):
+        name = obj.__name__
+        callsite.warn(f"share(): each rank gets the function {name} itself. Use share(call={name}) for its result.")
     if packed.unshared:
         callsite.warn(f"share(): {describe_unshared(packed.unshared)}")
     return packed
+
+
+def _takes_no_arguments(function: FunctionType) -> bool:
+    """Whether a function can be called without arguments."""
+    code, n_defaults = function.__code__, len(function.__defaults__ or ()) + len(function.__kwdefaults__ or ())
+    return code.co_argcount + code.co_kwonlyargcount == n_defaults

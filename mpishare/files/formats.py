@@ -101,7 +101,7 @@ FORMATS: tuple[tuple[bytes, Callable[[InputFile], FormatReader]], ...] = (
 """What the first bytes of a file must match, as a regular expression, and the reader; the first match counts."""
 
 _READ = ".npy, .npz, HDF5, netCDF, FITS, safetensors and zarr"
-_CURE = "Read it with the library of its format, and share the arrays."
+_CURE = "Read it with the library of its format, in a function for share(call=…)."
 
 
 def reader_of(file: InputFile) -> FormatReader:

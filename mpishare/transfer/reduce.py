@@ -134,7 +134,7 @@ def _cure(dtype: np.dtype[Any]) -> str:
     if dtype.names is not None:
         return "Reduce its columns one by one."
     if dtype.kind == "b":
-        return "Use MPI.LOR or MPI.LAND, or count with .astype('i8')."
+        return "Use 'logical_or' or 'logical_and', or count with int(…) of a number, .astype('i8') of an array."
     return "Use another operation, or another dtype by .astype."
 
 

@@ -114,6 +114,33 @@ def test_an_operation_by_its_name_and_by_the_function_of_numpy(name, comm):
         assert ms.allreduce(local, op).tobytes() == wanted
 
 
+NUMBERS = [3, -0.5, 2 - 1j, np.float32(1.5), np.int8(3), np.float64(0.1), np.longdouble(2)]
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=repr)
+def test_a_number_gives_a_number_of_its_type(comm, number, operations):
+    kind = type(number)
+    of_ranks = [kind(number * (rank + 1)) for rank in range(comm.size)]
+    for op, function in ((None, np.add), ("prod", np.multiply), (np.add, np.add)):
+        result = ms.allreduce(of_ranks[comm.rank], op)
+        assert type(result) is kind
+        assert result == expected([np.array(one) for one in of_ranks], function)
+    if kind is not complex:
+        assert ms.allreduce(of_ranks[comm.rank], "min") == min(of_ranks)
+        assert ms.allreduce(float(comm.rank), operations[1]) == comm.size - 1
+    assert [ms.allreduce(comm.rank == 0, op) for op in ("lor", np.logical_and)] == [True, comm.size == 1]
+
+
+@pytest.mark.ranks(2)
+def test_a_number_and_an_array_without_dimensions_differ(comm, raised):
+    errors = raised(lambda: ms.allreduce(1.0 if comm.rank else np.array(1.0)))
+    assert_refused_alike(errors, "MismatchError", "a number")
+    errors = raised(lambda: ms.allreduce(1.0, out=ms.zeros(())))
+    assert_refused_alike(errors, "SpecError", "builtins.float was given; expected a numpy.ndarray")
+    errors = raised(lambda: ms.allreduce(1.0, scope="nodes"))
+    assert_refused_alike(errors, "ArgumentError", "scope 'nodes' is for an array that the ranks of a node share")
+
+
 def test_strides_and_orders(comm):
     def layouts(array):
         column, item = np.broadcast_to(array[:, :1], array.shape), array[0, 3:4].reshape(())

@@ -1,6 +1,9 @@
 """Bad arguments: refused on all ranks, with one message, and the next call works."""
 
+import re
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,6 +92,118 @@ def test_bad_arguments(raised):
         errors = raised(call)
         assert_refused_alike(errors, error, message)
         assert errors[0][1].startswith(message), name  # a text within it may stand in an error for something else
+
+
+WORLD, TABLE = MPI.COMM_WORLD, np.arange(3.0)
+OTHERS = "mpi4py's lower-case call takes any object: comm.{}(…), with the comm of mpishare.topology()."
+
+
+def same(array):
+    return array.tolist() == TABLE.tolist()
+
+
+def csv(path):
+    """A file of a format that `load` does not read."""
+    if WORLD.rank == 0:
+        (path / "table.csv").write_text("0\n1\n2\n")
+    WORLD.Barrier()
+    return path / "table.csv"
+
+
+# For a wrong call what it prints, "..." for anything, and whether what that advises works. All are given a folder.
+ADVICE: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
+    "SpecError: array is an array of shape (3,), which cannot be traced to node-shared memory. share brings an array "
+    "or an object of the root to all ranks; bcast refreshes an array that all have. Pass one from empty, zeros or "
+    "full.": (
+        lambda path: ms.bcast(TABLE),
+        lambda path: same(ms.share(TABLE)) and ms.bcast(ms.zeros_like(TABLE)).sum() == 0,
+    ),
+    "SpecError: array is read-only, as every array of share is. Pass one from empty, zeros or full.": (
+        lambda path: ms.bcast(ms.share(TABLE)),
+        lambda path: ms.bcast(array := ms.zeros(3)) is array,
+    ),
+    "SpecError: array is a part that is not contiguous. Pass the whole array, or a contiguous part of it.": (
+        lambda path: ms.bcast(ms.zeros((3, 2))[:, 0]),
+        lambda path: ms.bcast(ms.zeros((3, 2))[:2]).shape == (2, 2),
+    ),
+    f"SpecError: builtins.int was given; expected a numpy.ndarray. {OTHERS.format('allgather')}": (
+        lambda path: ANY.allgather(WORLD.rank),
+        lambda path: ms.topology().comm.allgather(WORLD.rank) == [*range(WORLD.size)],
+    ),
+    f"SpecError: builtins.dict was given; expected a numpy.ndarray. {OTHERS.format('gather')}": (
+        lambda path: ANY.gather({"n": WORLD.rank}),
+        lambda path: (
+            ms.topology().comm.gather({"n": WORLD.rank}, root=LAST) in (None, [{"n": n} for n in range(LAST + 1)])
+        ),
+    ),
+    f"SpecError: builtins.str was given; expected a numpy.ndarray. {OTHERS.format('allreduce')}": (
+        lambda path: ANY.allreduce("ab"),
+        lambda path: ms.topology().comm.allreduce("ab") == "ab" * WORLD.size,
+    ),
+    "SpecError: builtins.list was given; expected a numpy.ndarray. Pass numpy.array(…) of it if it holds numbers. "
+    f"{OTHERS.format('allgather')}": (
+        lambda path: ANY.allgather([WORLD.rank]),
+        lambda path: ms.allgather(np.array([WORLD.rank])).tolist() == [*range(WORLD.size)],
+    ),
+    "SpecError: an array without dimensions has no rows. Pass array[numpy.newaxis] for one row of it.": (
+        lambda path: ms.allgather(np.array(WORLD.rank)),
+        lambda path: ms.allgather(np.array(WORLD.rank)[np.newaxis]).tolist() == [*range(WORLD.size)],
+    ),
+    "SpecError: MPI.SUM does not fit dtype bool: it takes integers, unsigned integers, floats, complex numbers. Use "
+    "'logical_or' or 'logical_and', or count with int(…) of a number, .astype('i8') of an array.": (
+        lambda path: ms.allreduce(True),
+        lambda path: ms.allreduce(True, "logical_or") is True and ms.allreduce(int(True)) == WORLD.size,
+    ),
+    "SpecError: dtype object cannot be shared: it holds Python objects. Use a fixed width, e.g. .astype('S8') or "
+    ".astype('f8').": (
+        lambda path: ms.share(TABLE.astype(object)),
+        lambda path: same(ms.share(TABLE.astype(object).astype("f8"))),
+    ),
+    "SpecError: root 0 gave None, so there is nothing to share. Pass the object on that rank, or call a function that "
+    "returns it.": (lambda path: ms.share(None), lambda path: same(ms.share(call=TABLE.copy))),
+    "ArgumentError: op is 'mean', which does not reduce arrays of numbers. Use sum, add, prod, multiply, min, minimum, "
+    "max, maximum, ...": (
+        lambda path: ms.allreduce(TABLE, "mean"),
+        lambda path: same(ms.allreduce(TABLE, "add") / WORLD.size) and same(ms.allreduce(TABLE, np.maximum)),
+    ),
+    "ArgumentError: scope 'job' is unknown. Use 'node' or 'all'.": (
+        lambda path: ms.partition(3, scope="job"),
+        lambda path: ms.partition(3, scope="node") and ms.partition(3, scope="all"),
+    ),
+    "ArgumentError: order 'K' is unknown. Use 'C' or 'F'.": (
+        lambda path: ms.zeros(3, order="K"),
+        lambda path: ms.zeros((2, 2), order="F").flags.f_contiguous,
+    ),
+    "FileError: .../table.csv: is of none of the formats that load reads: .npy, .npz, HDF5, netCDF, FITS, safetensors "
+    "and zarr. Its 6 bytes begin with b'0\\n1\\n2\\n'. Read it with the library of its format, in a function for "
+    "share(call=…).": (
+        lambda path: ms.load(csv(path)),
+        lambda path: same(ms.share(call=lambda: np.loadtxt(path / "table.csv"))),
+    ),
+    f"MismatchError: ranks made different calls; expected the same call on all ranks: ...rank {LAST}: ones(...": (
+        lambda path: (ms.ones if WORLD.rank == LAST else ms.zeros)(3),
+        lambda path: ms.ones(3).sum() == 3,
+    ),
+    "CapacityError: 35,184,372,088,832 bytes do not fit in ... less...": (
+        lambda path: ms.empty(1 << 45, "u1"),
+        lambda path: ms.empty(1 << 20, "u1").size == 1 << 20,
+    ),
+    "TaskError[ZeroDivisionError]: item 0 failed on rank ...: ZeroDivisionError: ...": (
+        lambda path: ms.map(lambda x: 1 / x, [0]),
+        lambda path: ms.map(lambda x: 1 / x, [2]) == ([0.5] if WORLD.rank == 0 else None),
+    ),
+}
+
+
+@pytest.mark.ranks(2)
+def test_what_an_error_advises_works(raised, shared_folder):
+    for text, (wrong, advised) in ADVICE.items():
+        errors = raised(lambda wrong=wrong: wrong(shared_folder))
+        printed = [f"{error}: {message}" for error, message in errors if not error.startswith("Peer")]
+        pattern = re.escape(text).replace(r"\.\.\.", ".*")
+        assert printed
+        assert all(re.fullmatch(pattern, line, re.DOTALL) for line in printed), printed
+        assert advised(shared_folder), text
 
 
 # For each kind of difference, the call of the last rank and that of the others, given two arrays of four items.

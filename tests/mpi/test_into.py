@@ -82,7 +82,7 @@ def test_a_tally_of_each_node_counts_once(comm, n, raised):
     tally = ms.zeros(n)
     tally[ms.partition(n, scope="node")] = nodes.node + 1
     expected = sum(range(1, nodes.n_nodes + 1))
-    assert (ms.allreduce(tally, scope="nodes") == expected).all()
+    assert all((ms.allreduce(tally, scope=scope) == expected).all() for scope in ("node", "nodes"))
     assert (tally == nodes.node + 1).all()
     errors = raised(lambda: ms.allreduce(tally))
     if nodes.size > nodes.n_nodes:
@@ -112,7 +112,7 @@ def test_gathered_and_scattered_rows_into_own_arrays(comm, raised):
 
 @pytest.mark.parametrize("n", [0, 3, 10, 101])
 def test_items_are_cut_as_numpy_cuts_them(comm, n):
-    for scope, size in (("all", comm.size), ("node", ms.topology().node_size)):
+    for scope, size in (("all", comm.size), *((name, ms.topology().node_size) for name in ("node", "nodes"))):
         parts = [ms.partition(n, rank=rank, scope=scope) for rank in range(size)]
         assert [np.arange(n)[part].tolist() for part in parts] == [
             a.tolist() for a in np.array_split(np.arange(n), size)
@@ -172,12 +172,13 @@ def test_each_node_computes_its_own(comm, raised):
         calls.append(comm.rank)
         return np.full(4, nodes.node)
 
+    assert ms.share(call=lambda: nodes.node, scope="nodes") == nodes.node
     array = ms.share(call=compute, scope="node")
     assert (array == nodes.node).all()
     assert len(calls) == nodes.is_leader
     if nodes.node == 0:
         assert ms.share(nodes.node_rank, root=nodes.node_size - 1, scope="node") == nodes.node_size - 1
-    assert all(error == "ArgumentError" for error, _ in raised(lambda: ms.share(1, scope="nodes")))
+    assert all(error == "ArgumentError" for error, _ in raised(lambda: ms.share(1, scope="job")))
 
 
 def test_parts_that_go_where_those_of_other_ranks_are(comm, raised):

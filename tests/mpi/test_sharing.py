@@ -176,6 +176,20 @@ def test_a_view_on_one_rank_outlives_all_else(comm):
     del others
 
 
+def test_a_function_that_is_shared_itself(comm, recwarn):
+    """Where its result was meant, `call` was forgotten. A function of arguments has no result."""
+
+    def read_table(rows=3, *, start=0.0):
+        return np.arange(start, rows)
+
+    functions: list[Any] = [read_table, np.ones, partial(read_table, 2), lambda x, *, y: x + y]
+    got = [ms.share(function) for function in functions]
+    texts = [str(warning.message) for warning in recwarn.list]
+    assert all("Use share(call=read_table) for its result" in text for text in texts)
+    assert len(texts) == (comm.rank == 0)
+    assert got[0]().tolist() == ms.share(call=read_table).tolist() == [0, 1, 2]
+
+
 def private(array):
     """The private array, and whether it is copy-on-write, else the lowest rank of the node warns. On all ranks."""
     with warnings.catch_warnings(record=True) as caught:
