@@ -116,7 +116,8 @@ def tabulate_arguments(_app, _page, source):
         function = getattr(mpishare, name)
         cells = {True: [], False: []}
         for parameter in inspect.signature(function).parameters.values():
-            given = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+            default = parameter.default
+            given = "" if default is parameter.empty else f"={getattr(default, '__name__', repr(default))}"
             cells[parameter.kind is parameter.KEYWORD_ONLY].append(f"`{parameter.name}{given}`")
         [taking_part] = re.findall(r"Collective:\n(.*?)(?:\n\s*\n|\s*$)", inspect.getdoc(function), re.DOTALL)
         texts = (
