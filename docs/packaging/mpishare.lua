@@ -1,4 +1,4 @@
--- A module file for Lmod, for an installation by: pip install --no-deps --prefix=PREFIX mpishare-0.1.0.tar.gz
+-- Loaded by Lmod 8.6. A module file for an installation by: pip install --no-deps --prefix=PREFIX mpishare-0.1.0.tar.gz
 help([[One copy per node of any array, as a plain NumPy view on every rank of an MPI job]])
 whatis("Version: 0.1.0")
 

@@ -1,4 +1,4 @@
-"""The recipe for Spack, which belongs into packages/py_mpishare of a repository of recipes."""
+"""Not built. The recipe for Spack, which belongs into packages/py_mpishare of a repository of recipes."""
 
 from spack.package import depends_on, license, variant, version
 from spack_repo.builtin.build_systems.python import PythonPackage
