@@ -111,7 +111,7 @@ def allreduce(
         0.5
     """
     is_number = type(local) is not np.ndarray and out is None and isinstance(local, _NUMBERS)
-    array: Any = np.asarray(local) if is_number else local
+    array: Any = _array_of(local) if is_number else local
     with collective("allreduce", comm) as call:
         context, topology = call.context, call.context.topology
         plan = context.cached(_Plans).plan(context, array, out, op, backend, scope)
@@ -145,6 +145,12 @@ def allreduce(
         with node_memory(context, spec.nbytes, backend=plan.backend, made_by="allreduce", scope=node_scope) as segment:
             reduction.run(items, segment.view(spec), segment.origin.is_shared)
         return plan.kind.around(segment.view(spec))  # type: ignore[return-value]
+
+
+def _array_of(number: Any) -> Any:
+    """A number as a 0-d array; an int of more than 64 bits as it is, which is refused."""
+    array = np.asarray(number)
+    return number if array.dtype.hasobject else array
 
 
 def _number(array: NDArray[Any], given: _T) -> _T:

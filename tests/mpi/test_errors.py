@@ -140,6 +140,10 @@ ADVICE: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
         lambda path: ANY.allreduce("ab"),
         lambda path: ms.topology().comm.allreduce("ab") == "ab" * WORLD.size,
     ),
+    f"SpecError: builtins.int was given; expected a numpy.ndarray. {OTHERS.format('allreduce')}": (
+        lambda path: ms.allreduce(2**70),
+        lambda path: ms.topology().comm.allreduce(2**70) == WORLD.size * 2**70,
+    ),
     "SpecError: builtins.list was given; expected a numpy.ndarray. Pass numpy.array(…) of it if it holds numbers. "
     f"{OTHERS.format('allgather')}": (
         lambda path: ANY.allgather([WORLD.rank]),
