@@ -46,7 +46,7 @@ nitpick_ignore_regex = [
     ("py:obj", ".*"),
     (
         "py:class",
-        r"(collections\.abc|concurrent|np|numpy\._typing|os|MPI|mpi4py)\..*|\w+Like|TypeAliasForwardRef|NDArray|.*\._T|ms\.Pool",
+        r"(collections\.abc|concurrent|np|numpy\._typing|os|MPI|mpi4py)\..*|\w+Like|TypeAliasForwardRef|NDArray|(.*\.)?_T|ms\.Pool",
     ),  # types
     (
         "py:class",
