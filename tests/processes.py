@@ -2,7 +2,10 @@
 
 import os
 import time
+from mmap import PAGESIZE
 from pathlib import Path
+
+import numpy as np
 
 
 def error_as(user, call):
@@ -56,6 +59,13 @@ def file_of_map(address):
 def file_id(address):
     """The device and the inode of the file of the map that holds `address`."""
     return next(tuple(line.split()[3:5]) for line in _maps_at(address))
+
+
+def present_pages(address, nbytes):
+    """Whether this process has used each page of its memory at `address`: bit 63 of proc_pid_pagemap(5)."""
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as file:
+        file.seek(address // PAGESIZE * 8)
+        return np.frombuffer(file.read(-(-nbytes // PAGESIZE) * 8), np.uint64) >> 63 == 1
 
 
 def _maps_at(address):

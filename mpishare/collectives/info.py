@@ -163,7 +163,7 @@ def _machine_lines(machine: Machine) -> list[str]:
     return [
         f"{'kernel':18} {platform.system()} {machine.kernel}",
         f"{'cores':18} {machine.host_cores}, of which a rank may use {machine.cores}",
-        f"{'memory':18} {format_bytes(machine.memory_bytes)}, "
+        f"{'memory':18} {format_bytes(machine.memory_bytes)} in {counted(machine.memory_domains, 'domain')}, "
         + (f"limited to {format_bytes(limit)} by its control group" if limit is not None else "not limited"),
         f"{SHM_DIR:18} " + (f"{format_bytes(shm.total)}, {format_bytes(shm.free)} free" if shm else "none"),
         f"{'pages':18} {format_bytes(machine.page_bytes)}; huge ones {huge}",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
 
-from mpishare.memory.pages import huge_areas, huge_bytes
+from mpishare.memory.pages import domains_of_maps, huge_areas, huge_bytes
 from mpishare.memory.segment import Segment, live_segments
 
 
@@ -27,6 +28,8 @@ class SegmentReport:
             arrays that its classes copy; 0 for an array.
         rows_per_node: Of a `Distributed`, of which `nbytes` are the bytes of this node, the rows that each node holds.
         bytes_per_node: The bytes of these rows.
+        bytes_by_domain: On each domain of memory (NUMA node), the bytes of its pages that this rank has used; empty
+            for less than a huge page, and where the kernel does not say.
     """
 
     made_by: str
@@ -40,6 +43,7 @@ class SegmentReport:
     bytes_copied: int
     rows_per_node: tuple[int, ...] = ()
     bytes_per_node: tuple[int, ...] = ()
+    bytes_by_domain: dict[int, int] = field(default_factory=dict)
 
     @property
     def bytes_held(self) -> int:
@@ -58,6 +62,9 @@ class SegmentReport:
         lines += [f"    and {self.bytes_copied:,} bytes copied to each rank"] if self.bytes_copied else []
         numbers = enumerate(zip(self.rows_per_node, self.bytes_per_node, strict=True))
         lines += [f"    node {node}: {rows:,} rows, {nbytes:,} bytes" for node, (rows, nbytes) in numbers]
+        if len(self.bytes_by_domain) > 1:
+            domains = (f"{nbytes:,} on {domain}" for domain, nbytes in self.bytes_by_domain.items())
+            lines.append(f"    bytes used on memory domains: {'; '.join(domains)}")
         lines += [f"    not {title}: {reason}" for title, reason in self.refusals.items()]
         return "\n".join(lines)
 
@@ -116,8 +123,10 @@ def report() -> Report:
         64000
     """
     segments = [segment for segment in live_segments() if segment.key is not None]
-    areas = huge_areas() if any(map(_may_be_huge, segments)) else []  # which takes up to 0.1 s
-    reports = [_report_of(segment, areas) for segment in segments]
+    has_large = any(map(_may_be_huge, segments))  # reading the maps takes up to 0.1 s
+    areas = huge_areas() if has_large else []
+    starts, used = domains_of_maps() if has_large else ([], [{}])
+    reports = [_report_of(segment, areas, starts, used) for segment in segments]
     return Report(tuple(sorted(reports, key=lambda segment: segment.nbytes, reverse=True)))
 
 
@@ -125,7 +134,7 @@ def _may_be_huge(segment: Segment) -> bool:
     return segment.nbytes >= huge_bytes()
 
 
-def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
+def _report_of(segment: Segment, huge: list[range], starts: list[int], used: list[dict[int, int]]) -> SegmentReport:
     origin = segment.origin
     is_huge = _may_be_huge(segment) and any(segment.address + segment.nbytes // 2 in area for area in huge)
     return SegmentReport(
@@ -140,4 +149,5 @@ def _report_of(segment: Segment, huge: list[range]) -> SegmentReport:
         bytes_copied=segment.copied_bytes,
         rows_per_node=segment.rows_per_node,
         bytes_per_node=tuple(rows * segment.row_bytes for rows in segment.rows_per_node),
+        bytes_by_domain=used[bisect_right(starts, segment.address) if _may_be_huge(segment) else 0],
     )

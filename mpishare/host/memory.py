@@ -152,6 +152,7 @@ class Machine:
         huge_pages: The kernel's policy for transparent huge pages in private memory: always, madvise or never.
         shm_huge_pages: The same for shared memory.
         memory_bytes: Physical memory.
+        memory_domains: How many domains (NUMA nodes) it has.
         memory_limit: The smallest limit of the memory cgroups above this process, None if there is none.
     """
 
@@ -163,6 +164,7 @@ class Machine:
     huge_pages: str
     shm_huge_pages: str
     memory_bytes: int
+    memory_domains: int
     memory_limit: int | None
 
     @classmethod
@@ -177,6 +179,7 @@ class Machine:
             huge_pages=_selected(f"{_HUGE_PAGES}/enabled"),
             shm_huge_pages=_selected(f"{_HUGE_PAGES}/shmem_enabled"),
             memory_bytes=_physical_bytes(),
+            memory_domains=len([*Path("/sys/devices/system/node").glob("node[0-9]*")]) or 1,
             memory_limit=memory_limit(),
         )
 

@@ -19,7 +19,7 @@ from mpishare.host import memory as host_memory
 from mpishare.host.procfs import IS_LINUX
 from mpishare.memory import shared_file, window
 from mpishare.memory.mapping import Mapping, Origin
-from mpishare.memory.pages import aligned_bytes, fill_slice
+from mpishare.memory.pages import aligned_bytes, cut
 from mpishare.memory.pool import free_idle
 
 
@@ -242,7 +242,7 @@ def _allocate_with_retry(backend: Backend, context: Context, nbytes: int, writab
 
 
 def _allocate(backend: Backend, context: Context, nbytes: int, writable: bool) -> Mapping:
-    """Memory with real pages. Each rank reserves the pages of its own slice, near to its core.
+    """Memory with real pages. Each rank reserves the pages of its own parts, in the domain of memory of its core.
 
     Where little more memory is free, they do so in steps, and look at what is left before each.
 
@@ -259,20 +259,14 @@ def _allocate(backend: Backend, context: Context, nbytes: int, writable: bool) -
     steps = int.from_bytes(agreement.payload, "little").bit_length()  # the most that a rank has counted
     with agree(comm), kernel_errors(backend.title, topology.host, nbytes):
         memory = backend.allocate(context, nbytes)
-    part = fill_slice(nbytes, topology.node_size, topology.node_rank) if backend.is_shared else slice(0, nbytes)
+    ranks, rank = (topology.node_size, topology.node_rank) if backend.is_shared else (1, 0)
     for step in range(steps):
         if step:
             with agree(comm):  # while no rank reserves
                 host_memory.check_memory(topology.host, nbytes, allocated=nbytes * step // steps)
         with agree(comm), kernel_errors(backend.title, topology.host, nbytes):
-            memory.reserve(_part_of(part, steps, step))
+            memory.reserve(cut(nbytes, steps, step), ranks, rank)
     return memory
-
-
-def _part_of(part: slice, count: int, number: int) -> slice:
-    """One of `count` slices of `part`, which end at huge pages where it is large enough."""
-    step = fill_slice(part.stop - part.start, count, number)
-    return slice(part.start + step.start, part.start + step.stop)
 
 
 @contextmanager

@@ -209,20 +209,29 @@ class Mapping:
             return None
         return Mapping(start + self.address - self._start + offset, start, self._length)
 
-    def reserve(self, part: slice) -> None:
+    def reserve(self, area: slice, ranks: int = 1, rank: int = 0) -> None:
         """Allocates pages for writing, so that a missing page is an error of this call, not SIGBUS at a later access.
 
+        A kernel that cannot populate pages allocates those of the file, if this process keeps it open.
+
         Args:
-            part: The bytes whose pages to allocate. Whole huge pages in it become huge if possible.
+            area: The bytes whose pages to allocate. Whole huge pages in it become huge if possible.
+            ranks: How many ranks do so together.
+            rank: Which of them this one is. It allocates its own pages alone; see `pages.dealt`.
 
         Raises:
             MemoryError: The file system or the machine has no page left.
         """
-        if part.stop <= part.start:
-            return
-        error = pages.populate((self.address + part.start) & -mmap.PAGESIZE, self.address + part.stop)
-        if error:
-            raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
+        kept = None if pages.can_populate() else self.file(self.address)
+        for part in pages.dealt(area, ranks, rank):
+            if part.stop <= part.start:
+                continue
+            if kept is None:
+                error = pages.populate((self.address + part.start) & -mmap.PAGESIZE, self.address + part.stop)
+            else:
+                error = pages.allocate(kept[0].descriptor, kept[1] + part.start, part.stop - part.start)
+            if error:
+                raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
 
 
 def _unmap(start: int, length: int) -> None:

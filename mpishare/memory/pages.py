@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from errno import EINVAL, ENOSYS
+import re
+from errno import EINVAL, ENOMEM, ENOSPC, ENOSYS
 from functools import cache
 
 from mpishare.arrays.slices import byte_slice, round_up
@@ -27,6 +28,10 @@ _SYS_MREMAP = {"x86_64": 25, "aarch64": 216, "riscv64": 216, "ppc64le": 163, "s3
 _NO_ACCESS = 0  # PROT_NONE
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FAILED = ctypes.c_void_p(-1).value
+
+_TURNS = 16
+"""About how often blocks of an array are dealt to all ranks, at most: MADV_COLLAPSE of a block waits for all cores, as
+madvise_collapse() of the kernel says. It was not measured."""
 
 
 def _checked(result: int, *_: object) -> int:
@@ -130,6 +135,17 @@ def populate(start: int, stop: int) -> int:
     return _madvise(start, stop - start, _MADV_POPULATE_WRITE)
 
 
+def allocate(descriptor: int, offset: int, length: int) -> int:
+    """Allocates `length` bytes of a file on any kernel; returns the error number, 0 for success."""
+    try:
+        os.posix_fallocate(descriptor, offset, length)
+    except OSError as error:
+        if error.errno not in (ENOMEM, ENOSPC):
+            raise
+        return error.errno
+    return 0
+
+
 @cache
 def huge_bytes() -> int:
     """The size of a huge page; 2 MiB where the kernel does not report it."""
@@ -141,9 +157,29 @@ def aligned_bytes(length: int) -> int:
     return length if length < huge_bytes() else length + huge_bytes()
 
 
-def fill_slice(nbytes: int, parts: int, part: int) -> slice:
+def cut(nbytes: int, parts: int, part: int) -> slice:
     """Like `byte_slice`, cut at huge pages where parts of this size have some, else at small pages."""
     return byte_slice(nbytes, parts, part, grain=mmap.PAGESIZE if nbytes // parts < huge_bytes() else huge_bytes())
+
+
+def dealt(area: slice, ranks: int, rank: int) -> list[slice]:
+    """The parts of `area` whose pages one of the ranks of a node allocates, so that they lie near to all ranks.
+
+    The kernel takes a page from the memory domain (NUMA node) of the core that uses it first. Blocks of whole huge
+    pages are dealt in turn, so that any large part of an array lies on all domains that have ranks. Neighbouring ranks
+    often share a domain, so an incomplete last turn skips ranks at equal distances. Where there is no huge page for
+    each rank, each has one slice of small pages.
+    """
+    nbytes = area.stop - area.start
+    if ranks == 1 or nbytes // ranks < huge_bytes():
+        part = cut(nbytes, ranks, rank)
+        return [slice(area.start + part.start, area.start + part.stop)]
+    block = max(nbytes // ranks // _TURNS // huge_bytes(), 1) * huge_bytes()
+    starts = range(area.start, area.stop, block)
+    whole_turns = len(starts) // ranks * ranks
+    last = starts[whole_turns:]
+    own = [*starts[rank:whole_turns:ranks], *last[len(last) * rank // ranks : len(last) * (rank + 1) // ranks]]
+    return [slice(start, min(start + block, area.stop)) for start in own]
 
 
 def reserve_addresses(length: int, offset: int) -> int:
@@ -180,6 +216,21 @@ def huge_areas() -> list[range]:
         elif name == "ShmemPmdMapped:" and values[0] != "0":
             areas.append(area)
     return areas
+
+
+def domains_of_maps() -> tuple[list[int], list[dict[int, int]]]:
+    """The first addresses of the maps of this process, in order, and what it has used of them on each memory domain.
+
+    Returns:
+        The addresses; and by domain the bytes, none where no map has begun, then of each map.
+
+    Source:
+        numa(7), /proc/pid/numa_maps. It counts small pages also where shared memory has huge ones.
+    """
+    lines = text_of("/proc/self/numa_maps").splitlines()
+    pages = [re.findall(r" N(\d+)=(\d+)", line) for line in ["", *lines]]
+    used = [{int(domain): int(count) * mmap.PAGESIZE for domain, count in found} for found in pages]
+    return [int(line.split()[0], 16) for line in lines], used
 
 
 def file_offset(address: int) -> int:

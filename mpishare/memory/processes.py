@@ -156,6 +156,7 @@ def reserved_block(file: OpenFile, nbytes: int) -> Block:
     host_memory.check_memory(platform.node(), nbytes)
     with kernel_errors(_ORIGIN.backend, platform.node(), nbytes):
         memory = Mapping.of_file(file.descriptor, nbytes)
+        memory.keep_file(file)
         memory.reserve(slice(0, nbytes))
     return Segment(Slot(memory, _ORIGIN, nbytes), nbytes, None, "handle").block()
 

@@ -16,7 +16,6 @@ from mpishare.comm.descriptors import open_file_of
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
-from mpishare.memory import pages
 from mpishare.memory.mapping import Mapping, OpenFile
 from mpishare.memory.pages import aligned_bytes
 
@@ -87,8 +86,8 @@ def _is_in_memory(folder: str) -> bool:
 
 
 def _sized(file: OpenFile, nbytes: int, *, has_blocks: bool) -> OpenFile:
-    """Gives a new file its size. Its blocks are allocated here if the ranks cannot populate its pages later."""
-    if has_blocks or not pages.can_populate():
+    """Gives a new file its size, and on a disk its blocks. Pages of memory are allocated by `Mapping.reserve`."""
+    if has_blocks:
         os.posix_fallocate(file.descriptor, 0, nbytes)
     else:
         os.truncate(file.descriptor, nbytes)

@@ -5,6 +5,7 @@ import gc
 import os
 import random
 from contextlib import nullcontext
+from mmap import PAGESIZE
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from mpishare.memory import backends, pages, pool
 from mpishare.memory.backends import Backend
 from mpishare.memory.mapping import Mapping
 from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, settings_of
-from tests.processes import file_id, file_of_map, permissions
+from tests.processes import file_id, file_of_map, permissions, present_pages
 
 LARGE = 3 << 17
 """Items of an array that is too large for a slot: 3 MiB."""
@@ -206,6 +207,24 @@ def test_shared_bytes_are_on_read_only_pages_that_go_with_the_last_view(only):
         assert not permissions(address)
 
 
+@pytest.mark.parametrize("title", [title for title in SHARED if title != "memmap in a folder"])
+def test_new_pages_are_dealt_to_the_ranks_of_a_node_in_blocks(title, configured):
+    """The kernel takes a page from the domain of memory of the core that uses it first."""
+    comm = configured(**settings_of(KINDS[title]), recycle="0")
+    nodes = ms.topology(comm)
+    nbytes = (2 * comm.size + 1) * pages.huge_bytes()
+    array = ms.empty(nbytes, "u1", comm=comm)
+    used = comm.allgather((nodes.node, present_pages(array.ctypes.data, nbytes)))
+    by_rank = np.array([of_rank for node, of_rank in used if node == nodes.node])
+    if not pages.can_populate():
+        pytest.skip("the kernel allocates the pages of the file, which are no rank's yet")
+    assert (by_rank.sum(axis=0) == 1).all()
+    block_ranks = by_rank.argmax(axis=0).reshape(2 * comm.size + 1, -1)
+    assert (block_ranks == block_ranks[:, :1]).all()
+    full_turns = block_ranks[: block_ranks.shape[0] // nodes.node_size * nodes.node_size, 0]
+    assert full_turns.tolist() == [number % nodes.node_size for number in range(full_turns.size)]
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can look at the file of a map")
 @pytest.mark.parametrize("title", [title for title in ("window", "memmap in a folder") if title in KINDS])
@@ -332,13 +351,22 @@ def test_a_window_that_a_rank_cannot_map_again_is_left_to_the_next_kind(configur
 
 def test_a_kernel_that_cannot_populate_pages_starts_with_a_file_whose_pages_are_allocated(configured, monkeypatch):
     monkeypatch.setattr(pages, "can_populate", lambda: False)  # Linux before 5.14, and gVisor
+    allocate, own_bytes = os.posix_fallocate, []
+
+    def posix_fallocate(descriptor, offset, length):
+        own_bytes.append(length)
+        allocate(descriptor, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", posix_fallocate)
     comm = configured(backend="", dir="", recycle="0")
     array = shared(comm, 1, LARGE)
     (segment,) = ms.report().segments
     assert segment.backend == "memmap in memory"
     assert "it is older than Linux 5.14" in str(ms.report())
     assert (array == 1).all()
-    if ms.topology(comm).node_size > 1 and os.geteuid() == 0:
+    node_size = ms.topology(comm).node_size
+    assert abs(sum(own_bytes) - array.nbytes / node_size) <= PAGESIZE  # each rank allocates its own
+    if node_size > 1 and os.geteuid() == 0:
         assert file_of_map(array.ctypes.data).stat().st_blocks * 512 >= array.nbytes
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mpishare.arrays.raw import address_of
 from mpishare.memory.mapping import Mapping, Origin
-from mpishare.memory.pages import huge_areas, huge_bytes
+from mpishare.memory.pages import dealt, domains_of_maps, huge_areas, huge_bytes
 from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, SlotPool, segment_with, slot_bytes
 from mpishare.memory.segment import Segment, segment_at, segment_of
 from mpishare.memory.shared_file import memory_file
@@ -52,6 +52,37 @@ def test_the_pages_of_a_part_are_allocated_and_missing_ones_are_an_error_and_no_
     mapping.reserve(slice(5, 5))
     with pytest.raises(MemoryError, match="no pages for"):
         mapping.reserve(slice(0, 4 * PAGE))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 64])
+@pytest.mark.parametrize(
+    "nbytes",
+    [1, PAGE + 1, 3 * HUGE + 5, 32 * HUGE, 65 * HUGE + PAGE, 200 * HUGE],
+    ids=lambda nbytes: f"{nbytes / HUGE:g}",
+)
+@pytest.mark.parametrize("start", [0, 4 * HUGE])
+def test_each_page_is_dealt_once_and_a_quarter_of_them_to_a_quarter_of_the_ranks(nbytes, ranks, start):
+    of_rank = [dealt(slice(start, start + nbytes), ranks, rank) for rank in range(ranks)]
+    parts = sorted((part.start, part.stop) for own in of_rank for part in own if part.stop > part.start)
+    ends = [start, *(stop for _, stop in parts)]
+    assert [begin for begin, _ in parts] == ends[:-1]
+    assert ends[-1] == start + nbytes
+    assert all(begin % PAGE == 0 for begin, _ in parts)
+    if ranks % 4 == 0 and nbytes >= 4 * HUGE:
+        sizes = np.reshape([sum(part.stop - part.start for part in own) for own in of_rank], (4, -1)).sum(axis=1)
+        assert sizes.max() <= 0.3 * nbytes
+    if 1 < ranks <= nbytes // HUGE < 32 * ranks:
+        assert [own[0].start for own in of_rank] == [start + rank * HUGE for rank in range(ranks)]
+
+
+def test_the_domains_of_a_map_are_those_of_the_pages_that_were_used():
+    mapping = Mapping.anonymous(3 * HUGE)
+    bytes_at(mapping, 3 * HUGE)[: HUGE + 1] = 1
+    starts, used = domains_of_maps()
+    number = np.searchsorted(starts, mapping.address, side="right")
+    assert starts[number - 1] == mapping.address
+    assert HUGE + PAGE <= sum(used[number].values()) <= 2 * HUGE
+    assert used[0] == {}
 
 
 def test_maps_go_with_their_objects(large_file):
