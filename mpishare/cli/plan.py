@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from contextlib import suppress
 
 import mpishare as ms
 from mpishare.cli.parser import Parser
@@ -23,17 +24,24 @@ _FACTS = ("name", "shape", "dtype", "nbytes", "layout", "chunks", "filters", "re
 def main(argv: list[str]) -> int:
     """Prints the plan; 0 when one copy per node fits, 1 when it does not."""
     options = _options(argv)
-    path, dataset = _path_and_dataset(options.file)
-    names: dict[ms.Stored, list[str]] = {}  # of each array, which is in memory once
-    for name, array in ms.stored(path, dataset).items():
-        names.setdefault(array, []).append(name)
-    nbytes = sum(array.nbytes for array in names)
+    names: dict[tuple[str, ms.Stored], list[str]] = {}  # of each array of each file, which is in memory once
+    nbytes = 0
+    for data in options.file:
+        path, dataset = _path_and_dataset(data)
+        size = _size_of(path)
+        nbytes += size or 0
+        for name, array in ms.stored(path, dataset).items() if size is None else ():
+            names.setdefault((path, array), []).append(name)
+    nbytes += sum(array.nbytes for _, array in names)
     fits = nbytes + options.ranks_per_node * options.each <= options.memory
     if options.json:
-        arrays = [{**{fact: getattr(array, fact) for fact in _FACTS}, "names": names[array]} for array in names]
+        arrays = [
+            {"file": path, **{fact: getattr(array, fact) for fact in _FACTS}, "names": names[path, array]}
+            for path, array in names
+        ]
         print(json.dumps({**vars(options), "data": nbytes, "fits": fits, "arrays": arrays}, indent=2, default=str))
         return 0 if fits else 1
-    print(*(_line(array, names[array], path) for array in names), _table(options, nbytes), sep="\n")
+    print(*(_line(array, names[path, array], path) for path, array in names), _table(options, nbytes), sep="\n")
     if fits:
         print(_batch_lines(options, nbytes))
     return 0 if fits else 1
@@ -43,11 +51,12 @@ def _options(argv: list[str]) -> argparse.Namespace:
     """The options; a wrong one ends the program with exit status 2."""
     parser = Parser(
         prog="mpishare plan",
-        description="Prints what the data in a file take on each node of a job, with one copy per node or one copy per "
-        "rank, whether that fits, and lines of a batch script that ask for it. Reads the head of the file only.",
+        description="Prints what data take on each node of a job, with one copy per node or one copy per rank, whether "
+        "that fits, and lines of a batch script that ask for it. Reads the heads of files only.",
     )
     add = parser.add_argument
-    add("file", metavar="FILE[:DATASET]", help="a file that ms.load takes; a dataset or group in it")
+    described = "a size such as 8G; or a file that ms.load takes, or a dataset or group in it"
+    add("file", metavar="SIZE|FILE[:DATASET]", nargs="+", help=described)
     add("-n", "--ranks", type=int, required=True, help="ranks of the job")
     add("-N", "--nodes", type=int, required=True, help="nodes of the job")
     add("--each", type=parse_bytes, metavar="SIZE", default=_RANK_BYTES, help="memory of a rank without the data: 256M")
@@ -72,10 +81,17 @@ def _path_and_dataset(file: str) -> tuple[str, str | None]:
     return path, file[len(path) + 1 :] or None
 
 
+def _size_of(path: str) -> int | None:
+    """The bytes of a size such as "8G"; None where a file has that name, or it is no size."""
+    with suppress(ValueError):
+        return None if os.path.exists(path) else parse_bytes(path)  # noqa: PTH110 - never an error
+    return None
+
+
 def _room(memory: int | None, shm: int | None) -> tuple[int, int]:
     """The memory that a job may have on a node, and the size of its /dev/shm, in bytes, as given or as on this host."""
     if memory is None:
-        machine = ms.info().nodes[0].machine
+        machine = next(node.machine for node in ms.info().nodes if node.machine)  # that of this host
         memory = min(machine.memory_bytes, machine.memory_limit or machine.memory_bytes)
         shm = machine.shm.total if shm is None and machine.shm else shm
     return memory, memory // 2 if shm is None else shm

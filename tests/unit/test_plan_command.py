@@ -56,6 +56,21 @@ def test_json_for_a_node_with_little_shared_memory(file, capsys):
     assert plan["arrays"][0]["chunks"] == [100, 3]
 
 
+def test_sizes_and_several_files_add_up(file, tmp_path, monkeypatch, capsys):
+    """Equal arrays of two files are two. A file that is called like a size is that file."""
+    monkeypatch.chdir(tmp_path)
+    np.save(tmp_path / "a.npy", np.zeros(1 << 20))
+    np.save(tmp_path / "b.npy", np.zeros(1 << 20))
+    for data, mib in ((["8M"], 8), (["a.npy", "b.npy", "1.5M", f"{file}:grid"], 8 + 8 + 1.5 + 8)):
+        status, output = plan_of(capsys, *data, "-n", "2", "-N", "2", "--json")
+        plan = json.loads(output)
+        assert (status, plan["data"], plan["file"]) == (0, mib * (1 << 20), data)
+        files = [each.partition(":")[0] for each in data if "M" not in each]
+        assert [array["file"] for array in plan["arrays"]] == files
+    (tmp_path / "b.npy").rename(tmp_path / "8M")
+    assert "8M: (1048576,) float64, 8 MiB, npy\n" in plan_of(capsys, "8M", "-n", "1", "-N", "1")[1]
+
+
 def test_names_of_one_dataset_links_and_what_cannot_be_loaded(tmp_path, capsys):
     """The bytes of a dataset count once, whatever its names are."""
     with h5py.File(tmp_path / "b.h5", "w") as new:
