@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+
+from mpishare.comm.callsite import text_of_place
 from mpishare.memory.pages import domains_of_maps, huge_areas, huge_bytes
 from mpishare.memory.segment import Segment, live_segments
 
@@ -30,6 +34,9 @@ class SegmentReport:
         bytes_per_node: The bytes of these rows.
         bytes_by_domain: On each domain of memory (NUMA node), the bytes of its pages that this rank has used; empty
             for less than a huge page, and where the kernel does not say.
+        where: The file and line of that call; empty for less than 64 KiB.
+        dtype: The dtype of the array; None for an object, or several arrays of a file.
+        shape: Its shape, of a `Distributed` that of the rows on this node; None where `dtype` is.
     """
 
     made_by: str
@@ -44,6 +51,9 @@ class SegmentReport:
     rows_per_node: tuple[int, ...] = ()
     bytes_per_node: tuple[int, ...] = ()
     bytes_by_domain: dict[int, int] = field(default_factory=dict)
+    where: str = ""
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] | None = None
 
     @property
     def bytes_held(self) -> int:
@@ -58,7 +68,9 @@ class SegmentReport:
     def __str__(self) -> str:
         times = "once" if self.copies == 1 else f"{self.copies} times"
         size = f"{self.nbytes:>18,} bytes {times} for {self.node_size} ranks"
-        lines = [f"  {self.made_by:8} {size}, {self.backend}, page {self.page_bytes:,}"]
+        array = "" if self.dtype is None else f", {self.dtype} {self.shape}"
+        at = f", {self.where}" if self.where else ""
+        lines = [f"  {self.made_by:8} {size}, {self.backend}, page {self.page_bytes:,}{array}{at}"]
         lines += [f"    and {self.bytes_copied:,} bytes copied to each rank"] if self.bytes_copied else []
         numbers = enumerate(zip(self.rows_per_node, self.bytes_per_node, strict=True))
         lines += [f"    node {node}: {rows:,} rows, {nbytes:,} bytes" for node, (rows, nbytes) in numbers]
@@ -135,7 +147,9 @@ def _may_be_huge(segment: Segment) -> bool:
 
 
 def _report_of(segment: Segment, huge: list[range], starts: list[int], used: list[dict[int, int]]) -> SegmentReport:
-    origin = segment.origin
+    origin, spec = segment.origin, segment.spec
+    if segment.unviewed_bytes or (spec is not None and spec.nbytes != segment.nbytes):
+        spec = None  # that of one of several arrays
     is_huge = _may_be_huge(segment) and any(segment.address + segment.nbytes // 2 in area for area in huge)
     return SegmentReport(
         made_by=segment.made_by,
@@ -150,4 +164,7 @@ def _report_of(segment: Segment, huge: list[range], starts: list[int], used: lis
         rows_per_node=segment.rows_per_node,
         bytes_per_node=tuple(rows * segment.row_bytes for rows in segment.rows_per_node),
         bytes_by_domain=used[bisect_right(starts, segment.address) if _may_be_huge(segment) else 0],
+        where=text_of_place(*segment.place) if segment.place else "",
+        dtype=None if spec is None else spec.dtype,
+        shape=None if spec is None else spec.shape,
     )

@@ -7,15 +7,40 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 """How the names of this package's files begin."""
+
+_NOT_OF_USERS = (PACKAGE, contextlib.__file__)
+"""The same of the files whose frames may stand between a frame of this package and the user's."""
 
 
 def call_site() -> str:
     """The file and line of the user's call."""
     return call_of(sys._getframe())[1]
+
+
+Place = tuple[CodeType, int]
+"""Some code, and an instruction in it."""
+
+
+def place_of_call(depth: int) -> Place:
+    """The user's code that called, and the instruction in it: all that `text_of_place` needs.
+
+    Args:
+        depth: How many frames up to look first, from this one.
+    """
+    frame = sys._getframe(depth)
+    while frame.f_code.co_filename.startswith(_NOT_OF_USERS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def text_of_place(code: CodeType, instruction: int) -> str:
+    """The file and line of what `place_of_call` returned."""
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end)
+    return f"{code.co_filename}:{next(lines, None) or code.co_firstlineno}"
 
 
 def warn(message: str) -> None:
@@ -46,7 +71,7 @@ def _frames(frame: FrameType) -> tuple[FrameType, FrameType]:
     """
     call = user = frame
     back = user.f_back
-    while back is not None and user.f_code.co_filename.startswith((PACKAGE, contextlib.__file__)):
+    while back is not None and user.f_code.co_filename.startswith(_NOT_OF_USERS):
         call = user if user.f_code.co_filename.startswith(PACKAGE) else call
         user, back = back, back.f_back
     return call, user

@@ -1,5 +1,6 @@
 """empty, zeros, full and so on make one array per node; bcast, fence, partition on arrays that exist; info, report."""
 
+import inspect
 import os
 import time
 from typing import Any
@@ -113,6 +114,24 @@ def test_no_rank_leaves_a_fence_before_the_last_has_come(comm, scope):
         assert min(ranks.allgather(left)) >= max(ranks.allgather(came))
         assert array[late] == (scope != "all" or nodes.node_of(late) == nodes.node)
     comm.Barrier()
+
+
+def test_report_tells_arrays_apart():
+    """By the line that made them, dtype and shape. A view is its array; the arrays of an object are one entry."""
+    before = len(ms.report().segments)
+    kept = [ms.zeros((1000, 10)), ms.zeros(10_000), ms.share(np.ones((1000, 10), "i8", order="F"))]
+    line = inspect.currentframe().f_lineno - 1
+    model, small = ms.share({"weights": np.ones(8192)}), ms.share(np.ones(3))
+    views = [array[5:] for array in kept]
+    segments = [segment for segment in ms.report().segments if segment.where.startswith(__file__)]
+    assert len(ms.report().segments) == len(segments) + 1 + before == 5 + before
+    specs: list[Any] = [(array.dtype, array.shape, f"{__file__}:{line}") for array in kept]
+    specs.append((None, None, f"{__file__}:{line + 2}"))
+    assert [(each.dtype, each.shape, each.where) for each in segments] == specs
+    assert len({str(segment) for segment in segments}) == 4
+    assert f", int64 (1000, 10), {__file__}:{line}" in str(ms.report())
+    assert ", float64 (3,)\n" in f"{ms.report()}\n"
+    del kept, views, model, small
 
 
 def test_report_counts_live_segments():
