@@ -40,7 +40,8 @@ def main(argv: list[str]) -> int:
     if ms.topology().rank == 0:
         print(_table(medians), _verdict(medians), sep="\n")
     if options.output:
-        _write(options.output, {"version": ms.__version__, "milliseconds": medians, "info": ms.info().as_dict()})
+        facts = ms.info(probe=True).as_dict()
+        _write(options.output, {"version": ms.__version__, "milliseconds": medians, "info": facts})
     return 0
 
 

@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args(argv)
     os.environ.update(additions(os.environ))
-    facts = ms.info()
+    facts = ms.info(probe=True)
     if ms.topology().rank == 0:
         text = str(facts) if options.verbose else facts.summary
         print(json.dumps(facts.as_dict(), indent=2) if options.json else text, flush=True)

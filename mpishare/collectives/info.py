@@ -1,11 +1,12 @@
-"""info: the versions, settings and nodes of a job, and the backends that each node can use."""
+"""info: the versions, settings and nodes of a job, and on request the backends that each node can use."""
 
 from __future__ import annotations
 
 import platform
 import sys
 import textwrap
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from mpishare._version import VERSION
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
+from mpishare.comm.context import Context, context_of
 from mpishare.config import counted, format_bytes
 from mpishare.errors import name_ranks
 from mpishare.host.leftovers import unused_files
@@ -27,16 +29,17 @@ _LISTED_NODES = 4
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node of a job.
+    """One node of a job. A rank that has asked no other knows of other nodes the host and the ranks alone.
 
     Attributes:
         host: Its name.
         ranks: Its ranks in the communicator.
+        machine: The facts that its kernel reports; None where they are not known.
         mpi_nodes: How many nodes MPI sees in these ranks. Where it is not 1, they were found to share memory all the
             same, by files and not by windows.
-        machine: The facts that its kernel reports.
-        segments: For each backend the size up to which an array fits there now and what it provides, or why it
-            cannot be used. The backends that the node tries come first, in order. An array gets the first that fits.
+        segments: With `probe`, for each backend the size up to which an array fits there now and what it provides, or
+            why it cannot be used. The backends that the node tries come first, in order. An array gets the first that
+            fits.
         largest: For each backend that size in bytes; 0 if it does not fit.
         leftovers: The files that MPI made in shared memory for jobs of this user which were killed, and that no process
             uses any more. `mpishare clean` removes them.
@@ -44,11 +47,11 @@ class NodeInfo:
 
     host: str
     ranks: tuple[int, ...]
-    mpi_nodes: int
-    machine: Machine
-    segments: dict[str, str]
-    largest: dict[str, int]
-    leftovers: tuple[str, ...]
+    machine: Machine | None = None
+    mpi_nodes: int = 1
+    segments: dict[str, str] = field(default_factory=dict)
+    largest: dict[str, int] = field(default_factory=dict)
+    leftovers: tuple[str, ...] = ()
 
     @property
     def shared(self) -> tuple[str, int] | None:
@@ -60,11 +63,14 @@ class NodeInfo:
         return first, max(sizes[first], sizes.get(MEMMAP_IN_MEMORY.title, 0))
 
     def __str__(self) -> str:
-        machine, shm = self.machine, self.machine.shm
+        machine, place = self.machine, f"{self.host}, {name_ranks([*self.ranks])}"
+        if machine is None:
+            return place
+        shm = machine.shm
         room = f"{format_bytes(shm.free)} free in {shm.directory}" if shm else "no /dev/shm"
         nbytes = min(machine.memory_bytes, machine.memory_limit or machine.memory_bytes)
         memory = f"{format_bytes(nbytes)} of memory"
-        return f"{self.host}, {name_ranks([*self.ranks])}; {counted(machine.host_cores, 'core')}, {memory}, {room}"
+        return f"{place}; {counted(machine.host_cores, 'core')}, {memory}, {room}"
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ class Info:
 
     def _verdict(self) -> str:
         job = f"{counted(self.size, 'rank')} on {counted(len(self.nodes), 'node')}"
+        if not any(node.segments for node in self.nodes):
+            return f"{job}; whether they share memory, `mpishare info` finds out, or info(probe=True) on all of them"
         shared = [node.shared for node in self.nodes]
         if None in shared:
             host = self.nodes[shared.index(None)].host
@@ -118,43 +126,58 @@ class Info:
             lines += ["", f"node {number}: {node.host}, ranks {', '.join(map(str, node.ranks))}"]
             if node.mpi_nodes > 1:
                 lines.append(f"  MPI sees {node.mpi_nodes} nodes in these ranks, but they can share memory")
-            lines += [f"  {line}" for line in _machine_lines(node.machine)]
+            lines += [f"  {line}" for line in _machine_lines(node.machine)] if node.machine else []
             lines += [f"  {title:18} {fit}" for title, fit in node.segments.items()]
             lines += [f"  {'leftover files':18} {len(node.leftovers)}, of killed jobs"] if node.leftovers else []
         return "\n".join(lines)
 
 
-def info(*, comm: mpi.Comm | None = None) -> Info:
-    """Collects the versions, the placement of the ranks, and the memory and backends of each node.
+def info(*, probe: bool = False, comm: mpi.Comm | None = None) -> Info:
+    """Returns the versions, the settings, the placement of the ranks, and the memory of this node.
 
     Args:
+        probe: Whether all ranks also try each backend together, and tell each other the facts of their nodes.
         comm: The ranks asked about; MPI_COMM_WORLD when None.
 
     Returns:
-        An `Info`, the same on every rank; `print` it for people, `as_dict()` for programs.
+        An `Info`, with `probe` the same on every rank; `print` it for people, `as_dict()` for programs.
 
     Collective:
-        Over `comm`.
+        With `probe`, over `comm`. Without it, over `comm` the first time it is used; local after that.
 
     Example:
         >>> import mpishare as ms
         >>> ms.info().size == ms.topology().size
         True
     """
+    if probe:
+        return _probed(comm)
+    context = context_of(comm)
+    topology = context.topology
+    others = map(NodeInfo, topology.hosts, topology.placement.nodes)
+    own = NodeInfo(topology.host, topology.ranks_of(topology.node), Machine.probe(), context.mpi_nodes)
+    return _info(context, (own if number == topology.node else node for number, node in enumerate(others)))
+
+
+def _info(context: Context, nodes: Iterable[NodeInfo]) -> Info:
+    versions = {"mpishare": VERSION, "Python": sys.version.split()[0], "NumPy": np.__version__, **mpi.versions()}
+    return Info(versions, str(context.config), context.topology.size, tuple(nodes))
+
+
+def _probed(comm: mpi.Comm | None) -> Info:
+    """The facts of all nodes, each of which tries its backends. Collective over `comm`."""
     with collective("info", comm) as call:
         context, topology = call.context, call.context.topology
         machine = Machine.probe()
         folder = context.config.window_dir or SHM_DIR
         # Two ranks that try one file at the same time each find it in use, so one rank of a node looks.
         leftovers = unused_files(folder) if topology.is_leader else ()
-        call.agree("info()")
+        call.agree("info(probe=True)")
         ranks, fits = topology.ranks_of(topology.node), probe(context)
         texts = {title: text for title, (text, _) in fits.items()}
         largest = {title: nbytes for title, (_, nbytes) in fits.items()}
-        node = NodeInfo(topology.host, ranks, context.mpi_nodes, machine, texts, largest, leftovers)
-        nodes = filter(None, context.collective_comm.allgather_obj(node if topology.is_leader else None))
-        versions = {"mpishare": VERSION, "Python": sys.version.split()[0], "NumPy": np.__version__, **mpi.versions()}
-        return Info(versions, str(context.config), topology.size, tuple(nodes))
+        node = NodeInfo(topology.host, ranks, machine, context.mpi_nodes, texts, largest, leftovers)
+        return _info(context, filter(None, context.collective_comm.allgather_obj(node if topology.is_leader else None)))
 
 
 def _machine_lines(machine: Machine) -> list[str]:

@@ -17,7 +17,7 @@ assert str(comm.rank) not in sys.argv or ctypes.CDLL(None).unshare(CLONE_NEWNET)
 for each in (comm, comm.Dup()):
     table = ms.share(np.arange(1e6) if comm.rank == 0 else None, comm=each)
     assert (table == np.arange(1e6)).all()
-    info = ms.info(comm=each)
+    info = ms.info(probe=True, comm=each)
 if comm.rank == 0:
     print(*(node.ranks for node in info.nodes), info, sep="\\n")
 """

@@ -1,6 +1,7 @@
 """empty, zeros, full and so on make one array per node; bcast, fence, partition on arrays that exist; info, report."""
 
 import inspect
+import json
 import os
 import time
 from typing import Any
@@ -114,6 +115,19 @@ def test_no_rank_leaves_a_fence_before_the_last_has_come(comm, scope):
         assert min(ranks.allgather(left)) >= max(ranks.allgather(came))
         assert array[late] == (scope != "all" or nodes.node_of(late) == nodes.node)
     comm.Barrier()
+
+
+def test_one_rank_asks_for_the_facts(comm):
+    """And no other."""
+    topology = ms.topology()
+    if comm.rank == comm.size - 1:
+        facts = ms.info()
+        placed = zip(topology.hosts, topology.placement.nodes, strict=True)
+        assert [(node.host, node.ranks) for node in facts.nodes] == list(placed)
+        assert [number for number, node in enumerate(facts.nodes) if node.machine] == [topology.node]
+        assert f"node {topology.node}: {topology.host}, rank" in facts.summary
+        assert "finds out" in facts.summary.splitlines()[0]
+        assert json.loads(json.dumps(facts.as_dict()))["size"] == comm.size
 
 
 def test_report_tells_arrays_apart():

@@ -39,6 +39,6 @@ def outcome(backend, nbytes):
 outcome(None, 4 << 20)  # what is allocated once is there now
 outcomes = {backend or "default": outcome(backend, NBYTES) for backend in (None, "memmap")}
 result = {"nodes": ms.topology().n_nodes, "outcomes": outcomes}
-info = ms.info()
+info = ms.info(probe=True)
 if comm.rank == 0:
     print(json.dumps({**result, "info": info.as_dict()}))

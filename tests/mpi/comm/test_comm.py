@@ -106,7 +106,7 @@ OVER_ALL = {
     "map": lambda comm, array, folder: ms.map(abs, [1], comm=comm),
     "Pool": lambda comm, array, folder: ms.Pool(comm),
     "fence everywhere": lambda comm, array, folder: ms.fence(comm=comm, scope="all"),
-    "info": lambda comm, array, folder: ms.info(comm=comm),
+    "info": lambda comm, array, folder: ms.info(probe=True, comm=comm),
 }
 OVER_A_NODE = {"fence": lambda comm, array, folder: ms.fence(comm=comm)}
 
@@ -172,7 +172,7 @@ def call_everything(ms, comm, folder):
     ms.send(1, comm.rank, comm=comm)
     ms.recv(comm.rank, comm=comm)
     ms.fence(comm=comm, scope="all")
-    ms.info(comm=comm)
+    ms.info(probe=True, comm=comm)
     ms.report()
     assert nodes.comm == comm
 

@@ -167,7 +167,7 @@ def only(request, configured):
 
 def test_it_fits_and_the_report_names_it(only):
     comm, kind = only
-    assert all(node.segments[kind.title].startswith("fits") for node in ms.info(comm=comm).nodes)
+    assert all(node.segments[kind.title].startswith("fits") for node in ms.info(probe=True, comm=comm).nodes)
     array, node_size = ms.share(np.arange(1000), comm=comm), ms.topology(comm).node_size
     segment = next(segment for segment in ms.report().segments if segment.nbytes == array.nbytes)
     copies = 1 if kind.is_shared else node_size

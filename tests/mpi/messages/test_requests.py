@@ -92,7 +92,7 @@ def test_receives_go_on_while_others_are_waited_for(comm):
 COLLECTIVES = {
     "share": lambda comm: ms.share(np.arange(100_000) if comm.rank == 0 else None, comm=comm).sum(),
     "fence": lambda comm: ms.fence(comm=comm, scope="all"),
-    "info": lambda comm: ms.info(comm=comm).size,
+    "info": lambda comm: ms.info(probe=True, comm=comm).size,
 }
 
 
