@@ -36,9 +36,15 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def _setting(name: str, default: Any, parse: Callable[[str], Any] = str, allowed: str = "") -> Any:
-    """An attribute of `Config`: its variable, and what parses a value or raises ValueError where it is not allowed."""
-    return field(default=default, metadata={"name": name, "parse": parse, "allowed": allowed})
+def _setting(
+    name: str, default: Any, parse: Callable[[str], Any] = str, allowed: str = "", *, may_be_empty: bool = False
+) -> Any:
+    """An attribute of `Config`: its variable, and what parses a value or raises ValueError where it is not allowed.
+
+    An empty variable is like an unset one, unless it `may_be_empty`.
+    """
+    metadata = {"name": name, "parse": parse, "allowed": allowed, "may_be_empty": may_be_empty}
+    return field(default=default, metadata=metadata)
 
 
 def _switch(text: str) -> bool:
@@ -79,7 +85,8 @@ class Config:
         recycle: `MPISHARE_RECYCLE`, how much memory a node keeps for arrays to come, as given, such as "5%" or "2G".
         chunk_bytes: `MPISHARE_CHUNK`, the size of a message along a chain of nodes, such as "256K"; None for the size
             that `transfer.between_nodes` takes. A message of less than 4 KiB takes longer to begin than to send.
-        directory: `MPISHARE_DIR`, the folder for the files of memmaps; None for memory, and then the temporary folder.
+        directory: `MPISHARE_DIR`, the folder for the files of memmaps; None for memory, and then the temporary folder;
+            "" for memory alone.
         excepthook: `MPISHARE_EXCEPTHOOK`, "0" where sys.excepthook stays as it is.
         columns: `MPISHARE_COLUMNS`, how wide the terminal is to which the launcher copies the standard error of ranks;
             None if that is none, as far as is known.
@@ -108,7 +115,7 @@ class Config:
         _between(parse_bytes, 4 << 10, 1 << 30),
         "bytes, with the suffix K, M or G, from 4K to 1G",
     )
-    directory: str | None = _setting("MPISHARE_DIR", None)
+    directory: str | None = _setting("MPISHARE_DIR", None, may_be_empty=True)
     excepthook: bool = _setting("MPISHARE_EXCEPTHOOK", True, _switch, "0 or 1")
     columns: int | None = _setting("MPISHARE_COLUMNS", None, _between(int, 1, sys.maxsize), "a number of columns")
     temporary: str = _setting("TMPDIR", "/tmp")  # noqa: S108 - nameless files only
@@ -151,7 +158,8 @@ class Config:
         return self._text("backend", "nodes", "check", "timeout_s", "singletons", "recycle", "chunk_bytes")
 
     def __str__(self) -> str:
-        return f"{self.common} {self._text('directory', 'excepthook')}"
+        directory = () if self.directory is None else ("directory",)  # which may be set and empty
+        return f"{self.common} {self._text(*directory, 'excepthook')}"
 
     def _text(self, *attributes: str) -> str:
         values = ((name, getattr(self, name)) for name in attributes)
@@ -163,11 +171,12 @@ _SETTINGS = {setting.name: setting for setting in fields(Config) if setting.meta
 
 
 def _value_of(setting: Field[Any], environ: Mapping[str, str]) -> Any:
-    """What a variable says; the default where it is empty. Raises an `ArgumentError` if its value is not allowed."""
+    """What a variable says; its default if it says nothing. Raises an `ArgumentError` if its value is not allowed."""
     name, allowed = setting.metadata["name"], setting.metadata["allowed"]
     text = environ.get(name)
     try:
-        return setting.metadata["parse"](text) if text else setting.default
+        says = text if setting.metadata["may_be_empty"] else text or None
+        return setting.default if says is None else setting.metadata["parse"](says)
     except ValueError as error:
         raise ArgumentError(f"{name}={text!r} is not understood. Use {allowed}.") from error
 

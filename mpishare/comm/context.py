@@ -206,7 +206,7 @@ def _check_folder(config: Config) -> None:
     Raises:
         ArgumentError: MPISHARE_DIR cannot be used on this host.
     """
-    if config.directory is not None and (refusal := filesystems.refusal_of(config.directory)):
+    if config.directory and (refusal := filesystems.refusal_of(config.directory)):
         raise ArgumentError(
             f"MPISHARE_DIR={config.directory!r} cannot be used: {refusal}. Use a folder on this node's own disk, or "
             "unset it."

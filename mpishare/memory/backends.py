@@ -9,10 +9,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mpishare.arrays.slices import PAGE_BYTES
+from mpishare.comm import callsite
 from mpishare.comm.agreement import PAYLOAD_BYTES, Deferred, Severity, agree, is_from_outside, severity_of
 from mpishare.comm.context import Context
 from mpishare.comm.log import log
 from mpishare.comm.requests import this_thread
+from mpishare.comm.topology import Topology
 from mpishare.config import format_bytes
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
@@ -76,8 +78,8 @@ _PRINTS_ERRORS = (
 _NO_SIZE_BYTES = 1 << 60
 """More than fits anywhere."""
 
-_has_reported_copies = False
-"""Whether this process has reported that the ranks of its node hold copies."""
+_reported: set[str] = set()
+"""The titles of the backends of which this process has reported that an array got them for want of a better one."""
 
 
 def check_backend(backend: str | None, context: Context) -> str | None:
@@ -170,9 +172,8 @@ def obtain(context: Context, nbytes: int, names: str | None, writable: bool) -> 
         try:
             memory = allocate(backend, context, nbytes, writable)
             topology, reporting = context.topology, Deferred()
-            with reporting:  # the stream may be a user's
-                if backend is PRIVATE and names is None:
-                    _report_copies(context, nbytes, refusals)
+            with reporting:  # the stream may be a user's, and a warning an error
+                _report(context, backend, nbytes, names, refusals)
             reporting.raise_first()
             return memory, Origin(backend.title, topology.node_size, backend.is_shared, refusals, topology.node)
         except MpishareError as error:  # on all ranks of the node
@@ -190,13 +191,25 @@ def obtain(context: Context, nbytes: int, names: str | None, writable: bool) -> 
     raise CapacityError(lack.host, lack.where, lack.wanted, lack.free, cure)
 
 
-def _report_copies(context: Context, nbytes: int, refusals: dict[str, str]) -> None:
-    """Writes to stderr, once in a process that is a leader, that each rank of its node holds a copy. Local."""
-    global _has_reported_copies
-    topology = context.topology
-    if _has_reported_copies or not topology.is_leader or topology.node_size == 1:
+def _report(context: Context, backend: Backend, nbytes: int, names: str | None, refusals: dict[str, str]) -> None:
+    """Warns, once in a process that is a leader, of an array in a folder that nobody named, or of copies. Local."""
+    is_spilled = backend is MEMMAP_IN_FOLDER and context.config.directory is None
+    is_copied = backend is PRIVATE and names is None and context.topology.node_size > 1
+    if not (is_spilled or is_copied) or not context.topology.is_leader or backend.title in _reported:
         return
-    _has_reported_copies = True
+    _reported.add(backend.title)
+    if is_spilled:
+        callsite.warn(
+            f"{nbytes:,} bytes did not fit in the memory of host {context.topology.host}. They lie in a file in the "
+            f"folder {context.config.folder}. Set MPISHARE_DIR to a folder to choose it, or leave it empty "
+            "(MPISHARE_DIR=) to get a CapacityError instead."
+        )
+    else:
+        _report_copies(context.topology, nbytes, refusals)
+
+
+def _report_copies(topology: Topology, nbytes: int, refusals: dict[str, str]) -> None:
+    """Writes to stderr that each rank of the node holds a copy."""
     reasons = "; ".join(f"{title}: {text}" for title, text in refusals.items())
     log(
         f"{topology.node_size} ranks on host {topology.host} hold {topology.node_size} copies of an array of "
@@ -224,7 +237,7 @@ def _first_backend(context: Context) -> str:
         Over the ranks of this node.
     """
     title = MEMMAP_IN_MEMORY.title if window.may_print_errors(context) else ""
-    if context.config.directory is not None:
+    if context.config.directory:
         title = MEMMAP_IN_FOLDER.title
     return str(context.node_collective_comm.bcast_obj(title, 0))
 

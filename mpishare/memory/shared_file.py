@@ -22,7 +22,7 @@ from mpishare.memory.pages import aligned_bytes
 
 def check_memory(context: Context, nbytes: int) -> int:
     """Compares with the free memory, within the control groups and the limits of this process."""
-    if context.config.directory is not None:
+    if context.config.directory:
         raise BackendError(f"MPISHARE_DIR={context.config.directory} names another place; unset it to allow this one")
     host_memory.check_limits(context.topology.host, nbytes, map_bytes=aligned_bytes(nbytes), file_bytes=nbytes)
     return host_memory.check_memory(context.topology.host, nbytes)
@@ -35,6 +35,8 @@ def check_folder(context: Context, nbytes: int) -> int:
     the kernel can write a page to its block and read it again.
     """
     folder, host = context.config.folder, context.topology.host
+    if context.config.directory == "":
+        raise BackendError("MPISHARE_DIR is set and empty, which allows no folder")
     if refusal := filesystems.refusal_of(folder):
         raise BackendError(f"{refusal}. Set MPISHARE_DIR to a folder on this node's own disk.")
     space = filesystems.room(folder)

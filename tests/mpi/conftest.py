@@ -141,7 +141,10 @@ def configured(comm, monkeypatch):
 
     def duplicate(**settings):
         for name, value in settings.items():
-            monkeypatch.setenv(f"MPISHARE_{name.upper()}", value)
+            if value is None:
+                monkeypatch.delenv(f"MPISHARE_{name.upper()}", raising=False)
+            else:
+                monkeypatch.setenv(f"MPISHARE_{name.upper()}", value)
         duplicates.append(comm.Dup())
         ms.topology(duplicates[-1])  # which reads the settings
         return duplicates[-1]

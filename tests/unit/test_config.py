@@ -21,6 +21,7 @@ VARIABLES = [
     ("MPISHARE_NODES", "block:2", "nodes", "block:2"),
     ("MPISHARE_EXCEPTHOOK", "0", "excepthook", False),
     ("MPISHARE_DIR", "/scratch", "directory", "/scratch"),
+    ("MPISHARE_DIR", "", "directory", ""),
     ("MPISHARE_CHECK", "1", "check", True),
     ("MPISHARE_TIMEOUT", "2.5", "timeout_s", 2.5),
     ("MPISHARE_RECYCLE", "1.5G", "recycle", "1.5G"),

@@ -30,5 +30,5 @@ def _empty_caches():
 
 def settings_of(kind):
     """The settings with which a node takes `kind`."""
-    folder = gettempdir() if "folder" in kind.title else ""
+    folder = gettempdir() if "folder" in kind.title else None
     return {"backend": kind.name, "dir": folder}

@@ -4,9 +4,11 @@ import errno
 import gc
 import os
 import random
+import warnings
 from contextlib import nullcontext
 from mmap import PAGESIZE
 from pathlib import Path
+from tempfile import gettempdir
 
 import numpy as np
 import pytest
@@ -258,7 +260,7 @@ def with_failing(allocate):
 
 
 def test_the_next_kind_serves_where_one_fails(configured, monkeypatch):
-    comm = configured(backend="", dir="", recycle="0")
+    comm = configured(backend="", dir=None, recycle="0")
     monkeypatch.setattr(backends, "BACKENDS", with_failing(refuse))
     shared = ms.share(np.arange(1000) if comm.rank == 0 else None, comm=comm)
     assert shared.tolist() == list(range(1000))
@@ -270,7 +272,7 @@ def test_the_next_kind_serves_where_one_fails(configured, monkeypatch):
 @pytest.mark.parametrize("count", [10, 1 << 20])
 @pytest.mark.parametrize("recycle", ["0", "64M"])
 def test_an_unexpected_error_ends_the_call_on_all_ranks(count, recycle, configured, monkeypatch):
-    comm = configured(backend="", dir="", recycle=recycle)
+    comm = configured(backend="", dir=None, recycle=recycle)
     monkeypatch.setattr(backends, "BACKENDS", with_failing(break_down))
     is_culprit = ms.topology(comm).node_rank == ms.topology(comm).node_size - 1
     with pytest.raises(ZeroDivisionError if is_culprit else ms.MpishareError):
@@ -279,10 +281,33 @@ def test_an_unexpected_error_ends_the_call_on_all_ranks(count, recycle, configur
 
 def test_a_folder_that_is_named_comes_first(configured, tmp_path, comm):
     """Named on each leader alone, to see that the ranks of a node agree."""
-    comm = configured(backend="", dir=str(tmp_path) if ms.topology(comm).is_leader else "")
+    comm = configured(backend="", dir=str(tmp_path) if ms.topology(comm).is_leader else None)
     array = shared(comm, 1, LARGE)
     assert [segment.backend for segment in ms.report().segments] == ["memmap in a folder"]
     assert (array == 1).all()
+
+
+def no_room(context, nbytes):
+    """Of a node whose memory is full."""
+    raise ms.CapacityError(context.topology.host, "its memory", nbytes, 0, "Share less.")
+
+
+def test_a_folder_that_nobody_names_is_a_warning_and_can_be_refused(configured, monkeypatch, raised):
+    full = [backend._replace(check=no_room) for backend in backends.BACKENDS[:2]]
+    monkeypatch.setattr(backends, "BACKENDS", (*full, backends.MEMMAP_IN_FOLDER))
+    monkeypatch.setattr(backends, "_reported", set())
+    comm = configured(backend="", dir=None, recycle="0")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        arrays = [ms.zeros(LARGE, "i8", comm=comm) for _ in range(2)]
+    assert [segment.backend for segment in ms.report().segments] == ["memmap in a folder"] * len(arrays)
+    expected = [f"{LARGE * 8:,} bytes did not fit", f"in the folder {gettempdir()}"] if ms.topology().is_leader else []
+    assert len(caught) == bool(expected)
+    assert all(text in str(warning.message) and warning.filename == __file__ for warning in caught for text in expected)
+    comm = configured(dir="")
+    for error, text in raised(lambda: ms.zeros(LARGE, comm=comm)):
+        assert error == "CapacityError"
+        assert "memmap in a folder: MPISHARE_DIR is set and empty" in text
 
 
 def test_where_no_kind_fits_the_error_names_each(configured):
@@ -290,7 +315,7 @@ def test_where_no_kind_fits_the_error_names_each(configured):
 
     Outcome: CapacityError on all ranks: host, directory, bytes wanted, bytes free, the cure.
     """
-    comm = configured(backend="", dir="")
+    comm = configured(backend="", dir=None)
     with pytest.raises(ms.CapacityError) as error:
         ms.share(np.broadcast_to(np.zeros(1), 1 << 57), comm=comm)
     assert error.value.wanted == 1 << 60
@@ -318,7 +343,7 @@ def test_folders_that_cannot_be_used(folder, reason, configured, comm):
     """
     is_last = comm.rank == comm.size - 1
     with pytest.raises(ms.ArgumentError if is_last else ms.PeerError, match=f"MPISHARE_DIR='{folder}' .*{reason}"):
-        configured(dir=folder if is_last else "")
+        configured(dir=folder if is_last else None)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +352,7 @@ def test_folders_that_cannot_be_used(folder, reason, configured, comm):
     ids=["any", "one"],
 )
 def test_a_window_that_a_rank_cannot_map_again_is_left_to_the_next_kind(configured, monkeypatch, mappable, reason):
-    comm = configured(backend="", dir="", recycle="0")
+    comm = configured(backend="", dir=None, recycle="0")
     nodes, of_pages = ms.topology(comm), Mapping.of_pages
 
     def of_some_pages(address, nbytes, *offset):
@@ -358,7 +383,7 @@ def test_a_kernel_that_cannot_populate_pages_starts_with_a_file_whose_pages_are_
         allocate(descriptor, offset, length)
 
     monkeypatch.setattr(os, "posix_fallocate", posix_fallocate)
-    comm = configured(backend="", dir="", recycle="0")
+    comm = configured(backend="", dir=None, recycle="0")
     array = shared(comm, 1, LARGE)
     (segment,) = ms.report().segments
     assert segment.backend == "memmap in memory"
@@ -372,7 +397,7 @@ def test_a_kernel_that_cannot_populate_pages_starts_with_a_file_whose_pages_are_
 
 def test_a_file_that_a_rank_cannot_receive_is_refused(configured, raised, monkeypatch):
     """The last rank of a node can do nothing with the leader's file."""
-    comm = configured(dir="", recycle="0")
+    comm = configured(dir=None, recycle="0")
     nodes = ms.topology(comm)
     if nodes.node == 0 and nodes.node_rank == nodes.node_size - 1 > 0:
         monkeypatch.setattr("mpishare.comm.descriptors.receive", lambda _: "it is not allowed")
