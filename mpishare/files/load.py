@@ -13,32 +13,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mpishare.arrays.raw import address_of, bytes_of
 from mpishare.arrays.region import View, checked_region, text_of_region
 from mpishare.arrays.spec import Spec
+from mpishare.collectives.arguments import is_in_shared_memory, name_of_out
 from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError, checked_integers
+from mpishare.errors import ArgumentError, SpecError, checked_integers, checked_path
 from mpishare.files.formats import FormatReader, reader_of
 from mpishare.files.input_file import InputFile
 from mpishare.files.listing import checked, checked_dtype, inspect_file, selections
-from mpishare.files.parallel_read import ROOT, map_parts, read_parts
+from mpishare.files.parallel_read import ROOT, map_parts, read_into, read_parts
 from mpishare.files.sliced import CallFile, name_of_call
 from mpishare.files.stored import Listing, listed
 from mpishare.files.tiles import Selection
 from mpishare.memory.backends import check_backend
 from mpishare.memory.per_node import node_counts, on_each_node
+from mpishare.objects.array_class import PLAIN, items_of_out
 from mpishare.objects.distributed import Distributed
 from mpishare.progress_bar import check_tqdm
 
 
 def load(
     path: str | os.PathLike[str] | None = None,
-    dataset: str | None = None,
+    dataset: str | Sequence[str] | None = None,
     *,
     call: Callable[[], Any] | None = None,
     region: Any = None,
+    out: NDArray[Any] | None = None,
+    writable: bool = False,
     read: str = "job",
     map: bool = False,  # noqa: A002 - what NumPy calls mmap_mode
     split: bool | Sequence[int] = False,
@@ -68,7 +73,8 @@ def load(
         path: The file, or a zarr folder; None where `call` is given. A relative path starts at the working folder of
             rank 0; of the leader of each node if each node has its own file.
         dataset: An array of the file, or a group of an HDF5 or a zarr file; None for the whole file. In a FITS file
-            EXTNAME in any case, "EXTNAME,EXTVER" or the number of an HDU names its array.
+            EXTNAME in any case, "EXTNAME,EXTVER" or the number of an HDU names its array. A list of such names gives a
+            dict.
         call: Instead of a file, a function without arguments that opens an array: anything with `shape`, `dtype` and
             basic slicing, such as a `zarr.Array`, an `h5py.Dataset`, a `netCDF4.Variable`, a `dask.array` or a class of
             your own. All ranks pass it. Rank 0 and the ranks of its node call it, or with `read="node"` all ranks.
@@ -78,6 +84,12 @@ def load(
             integers or mask, or a tuple of these, as in NumPy's indexing; None for all of it. A negative step gives a
             reversed view, as in NumPy. The items of a list are read in rising order, each once, and come in the order
             of the list.
+        out: Where the items of one array go: a node-shared array that may be written, from `empty`, `zeros` or `full`,
+            or a contiguous part of one. It must have their shape and dtype; with `dtype=out.dtype` they are converted.
+            `region` may have no negative step. After an error its items are undefined. Call `fence(scope="all")` before
+            it is written again, as other ranks may still read it. New memory is taken when None.
+        writable: Whether all ranks of a node may write to the new arrays, as to those of `zeros`, and see what the
+            others write: after a `fence`.
         read: "job": all nodes share the file system, and each byte is read once. "node": each node has its own file of
             that name, all with the same contents, and reads it.
         map: Whether to map the file instead of reading it, which takes no time, and no memory but the kernel's page
@@ -97,18 +109,20 @@ def load(
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
     Returns:
-        For one array a read-only `numpy.ndarray` in node memory, in Fortran order if the file has that; with `split` a
-        `Distributed`, in C order. For a group a
-        dict of such arrays and of dicts, by name; their memory is released with the last of them. With `attributes`,
-        returns `(data, attributes)`. For an array, `attributes` maps names to values; for a group, it maps member paths
-        such as "a/b" to such dicts, and "" to the group's dict. A reference in an attribute becomes the name of its
-        target, or None if there is none. An attribute that h5py cannot read is left out, with a warning.
+        For one array `out`, or a `numpy.ndarray` in node memory, read-only unless `writable`, in Fortran order if the
+        file has that; with `split` a `Distributed`, in C order. For a group a dict of such arrays and of dicts, by
+        name, and for a list of names a dict by these; their memory is released with the last of them. With
+        `attributes`, returns `(data, attributes)`. For an array, `attributes` maps names to values; for a group or a
+        list, it maps member paths such as "a/b" to such dicts, and "" to the group's dict. A reference in an attribute
+        becomes the name of its target, or None if there is none. An attribute that h5py cannot read is left out, with a
+        warning.
 
     Raises:
         FileError: There is no such file or dataset; it cannot be read, is truncated or damaged, or changes meanwhile;
             or it cannot be mapped. Or the array of `call` has not the same shape and dtype on all ranks, or a slice of
             it has others than it says.
-        SpecError: The dtype of the dataset cannot be shared, or it is an HDF5 null dataspace.
+        SpecError: The dtype of the dataset cannot be shared, or it is an HDF5 null dataspace; or `out` does not have
+            its shape and dtype, or is not such an array.
         ArgumentError: `region` is not within the array, `call` returns no array, or another argument is not allowed.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: tqdm or the library of the format is needed and not installed, or the backend cannot be used on
@@ -128,8 +142,13 @@ def load(
         ...     np.save(f"{folder}/grid.npy", np.arange(6.0).reshape(2, 3))
         ...     ms.load(f"{folder}/grid.npy", region=np.s_[:, ::-1]).tolist()
         ...     ms.load(call=lambda: np.memmap(f"{folder}/grid.npy", "f8", offset=128), region=-1).tolist()
+        ...     grid = ms.zeros((3, 3))
+        ...     ms.load(f"{folder}/grid.npy", out=grid[1:])[0, 2] = 7
+        ...     ms.fence()
+        ...     grid.tolist()
         [[2.0, 1.0, 0.0], [5.0, 4.0, 3.0]]
         5.0
+        [[0.0, 0.0, 0.0], [0.0, 1.0, 7.0], [3.0, 4.0, 5.0]]
     """
     with collective("load", comm) as entered, ExitStack() as stack:
         context, per_node = entered.context, map or read == "node"
@@ -140,10 +159,10 @@ def load(
         shown = "None" if items is None else text_of_region(items)
         split = _checked_split(split, items, is_mapped=map)
         switches = f"map={bool(map)}, attributes={bool(attributes)}, progress={bool(progress)}, backend={names}"
-        switches += f", {split=}, dtype={checked_dtype(dtype)!s}"
+        switches += f", {split=}, dtype={checked_dtype(dtype)!s}, writable={bool(writable)}"
+        switches += name_of_out(items_of_out(out, PLAIN))
         source = repr(file) if call is None else "call=…"
-        if not isinstance(read, str) or read not in ("job", "node"):
-            raise ArgumentError(f"read {read!r} is unknown. Use 'job' or 'node'.")
+        _check_modes(read, writable, is_made=not map and split is False, is_given=out is not None)
         if call is not None and (map or attributes):
             raise ArgumentError("map=True and attributes=True are for a file. Leave them out with call.")
         if progress:
@@ -165,11 +184,15 @@ def load(
             chosen, view = selections(listing, items, checked_dtype(dtype))
             if is_split:
                 _check_rows(listing, chosen)
-        options: Any = {"backend": names, "progress": progress}
+            chosen = chosen if out is None else {0: _into(out, listing, chosen, view)}
+        parts = list(chosen.values())
+        options: dict[str, Any] = {"backend": names, "progress": progress}
         if is_split:
-            data: Any = _load_split(context, reader, chosen[0], view, split, **options)
+            data: Any = _load_split(context, reader, parts[0], view, split, **options)
+        elif out is not None:
+            data = _read_into(context, reader, parts, out, read, progress=progress)
         else:
-            parts = list(chosen.values())
+            options |= {"writable": bool(writable)}
             arrays = map_parts(context, reader, parts) if map else read_parts(context, reader, parts, read, **options)
             numbered = dict(zip(chosen, arrays, strict=True))
             data = nested(listing.tree, numbered, {}) if listing.is_group else view(arrays[0])
@@ -178,14 +201,36 @@ def load(
     return data, listing.attributes if listing.is_group else listing.attributes.get("", {})
 
 
+def _check_modes(read: Any, writable: Any, *, is_made: bool, is_given: bool) -> None:
+    """Raises an `ArgumentError` if `read` or `writable` is unknown, or the memory is neither new nor of one copy.
+
+    Args:
+        read: Who reads.
+        writable: Whether ranks may write to the memory.
+        is_made: Whether each node has memory for the whole array, which is not the kernel's.
+        is_given: Whether it is there.
+    """
+    if not isinstance(read, str) or read not in ("job", "node"):
+        raise ArgumentError(f"read {read!r} is unknown. Use 'job' or 'node'.")
+    if writable not in (False, True):
+        raise ArgumentError(f"writable is {writable!r}. Use True or False, or make an array private.")
+    if (writable or is_given) and not is_made:
+        raise ArgumentError("map=True and split take no out, and make read-only arrays. Give one or the other.")
+
+
 def _source(
     path: Any, dataset: Any, call: Callable[[], Any] | None
-) -> tuple[Callable[[InputFile], FormatReader], str, str | None]:
-    """What reads the array, the file or what error messages say in its place, and the name in the file.
+) -> tuple[Callable[[InputFile], FormatReader], str, str | list[str] | None]:
+    """What reads the array, the file or what error messages say in its place, and the name or names in the file.
 
     Raises:
         ArgumentError: One is not as it must be, or there is a file and `call`.
     """
+    if call is None and isinstance(dataset, list | tuple):
+        names = [name for name in dataset if isinstance(name, str)]
+        if not names or len(names) < len(dataset):
+            raise ArgumentError(f"dataset {dataset!r} is no list of names. Give some, or None for the whole file.")
+        return reader_of, checked_path(path), names
     if call is None:
         return reader_of, *checked(path, dataset)
     if path is not None or dataset is not None:
@@ -193,12 +238,63 @@ def _source(
     return partial(CallFile, call=call), name_of_call(call), None
 
 
-def _inspected(context: Context, reader: FormatReader, name: str | None, region: Any, *, attributes: bool) -> bytes:
+def _inspected(
+    context: Context, reader: FormatReader, name: str | list[str] | None, region: Any, *, attributes: bool
+) -> bytes:
     """What this rank finds, pickled while an error can still be raised on all ranks. The root warns of what is left."""
-    listing = inspect_file(reader, name, region, attributes=attributes)
+    if isinstance(name, list):
+        listing = _together({each: inspect_file(reader, each, region, attributes=attributes) for each in name})
+    else:
+        listing = inspect_file(reader, name, region, attributes=attributes)
     if listing.left_out and context.topology.rank == ROOT:
         callsite.warn(f"load(): left out of {reader.file.path}: {listed(listing.left_out)}")
     return pickle.dumps((type(reader), reader.file.stamps, listing))
+
+
+def _together(listings: Mapping[str, Listing]) -> Listing:
+    """What several objects of a file have, as a group of them. An array that several have is there once."""
+    arrays = dict.fromkeys(array for listing in listings.values() for array in listing.arrays)
+    numbers = {array: number for number, array in enumerate(arrays)}
+    tree: dict[str, Any] = {}
+    attributes: dict[str, dict[str, Any]] = {}
+    for name, listing in listings.items():
+        of_group = {number: numbers[array] for number, array in enumerate(listing.arrays)}
+        tree |= nested({name: listing.tree}, of_group, {})
+        attributes |= {f"{name}/{inner}".rstrip("/"): values for inner, values in listing.attributes.items()}
+    unread = [reason for listing in listings.values() for reason in listing.unread]
+    return Listing(listing.path, list(arrays), tree, attributes, unread)
+
+
+def _into(out: NDArray[Any], listing: Listing, chosen: Mapping[int, Selection], view: View) -> Selection:
+    """What is chosen of a file, as it lies in `out`.
+
+    Raises:
+        ArgumentError: The file has several arrays, or what is chosen lies in another order.
+        SpecError: Its shape or dtype is not that of `out`.
+    """
+    if listing.is_group:
+        raise ArgumentError(f"out is for one array, but a group of {listing.path} was given. Give a dataset in it.")
+    selection = replace(chosen[0], order="C" if out.flags.c_contiguous else "F")
+    spec = selection.spec
+    shape = view(np.broadcast_to(np.empty((), spec.dtype), spec.shape)).shape
+    if out.shape != shape or out.dtype != spec.dtype:
+        cure = "Pass an array of this shape, and dtype=out.dtype to convert the items"
+        raise SpecError(f"out is {out.dtype} of shape {out.shape}, but the file has {spec.dtype} of {shape}. {cure}.")
+    if selection.order == "F" and len(selection.shape) < len(spec.shape):
+        raise SpecError("out is in Fortran order, but the items in the file are arrays. Use one with order='C'.")
+    if out.size and address_of(view(out.reshape(spec.shape, order=selection.order))) != address_of(out):
+        raise ArgumentError("region has a negative step, which out cannot have. Reverse the array instead: out[::-1].")
+    return selection
+
+
+def _read_into(
+    context: Context, reader: Any, parts: Sequence[Selection], out: NDArray[Any], once_per: str, *, progress: bool
+) -> NDArray[Any]:
+    """Reads the one part into `out`, which it fits. Collective over the communicator."""
+    with agree(context.collective_comm):
+        is_shared = is_in_shared_memory(out)
+        read_into(context, reader, parts, bytes_of(out), once_per, is_shared=is_shared, progress=progress)
+    return out
 
 
 def _checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool) -> list[int] | bool:
@@ -265,12 +361,12 @@ def _load_split(
     return Distributed(context, Spec(local.dtype, (sum(numbers), *local.shape[1:])), numbers, local)
 
 
-def nested(tree: Any, arrays: dict[int, NDArray[Any]], made: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def nested(tree: Any, arrays: dict[int, Any], made: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """The arrays of a group by name, in a dict for each group. Where a group has several names, its dict has them too.
 
     Args:
         tree: That of the group; see `stored.Tree`.
-        arrays: The arrays by number.
+        arrays: The arrays by number, or what stands for them.
         made: The dicts that are made, by the identity of the tree of each.
     """
     if id(tree) not in made:

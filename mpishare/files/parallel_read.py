@@ -37,9 +37,16 @@ tiles in the order of the file, none larger if that can be, which any rank may r
 
 
 def read_parts(
-    context: Context, reader: Any, parts: Sequence[Part], once_per: str = "job", *, backend: str | None, progress: bool
+    context: Context,
+    reader: Any,
+    parts: Sequence[Part],
+    once_per: str = "job",
+    *,
+    backend: str | None,
+    progress: bool,
+    writable: bool = False,
 ) -> list[NDArray[Any]]:
-    """Reads arrays of a file into the memory of each node, all in one segment.
+    """Reads arrays of a file into new memory of each node, all in one segment.
 
     Args:
         context: That of the communicator.
@@ -48,9 +55,10 @@ def read_parts(
         once_per: "job": the root's node reads each byte, and sends it to the others. "node": every node reads.
         backend: What `check_backend` returned.
         progress: Whether the root shows a bar.
+        writable: Whether all ranks of the node may write to the arrays; else they are read-only.
 
     Returns:
-        The arrays, read-only.
+        The arrays.
 
     Raises:
         FileError: A tile cannot be read, or the file has changed.
@@ -61,36 +69,68 @@ def read_parts(
         Over the communicator.
     """
     offsets, nbytes = layout_of(parts)
-    with node_memory(context, nbytes, backend=backend, made_by="load") as segment:
-        topology, block, streams = context.topology, segment.block(), once_per == "job" and context.topology.n_nodes > 1
-        readers = topology.ranks_of(topology.node)[: None if segment.origin.is_shared else 1]
-        readers = (readers[1:] or readers) if streams else readers
-        batches = _batches(reader, parts, offsets, nbytes, tile_bytes(nbytes, len(readers)))
-        work = Deferred()
-        reading = _read(context, batches, block, readers, work, streams=streams)
-        ready_bytes = 0
-
-        def read_chunk(chunk: slice) -> Block:
-            nonlocal ready_bytes
-            while ready_bytes < chunk.stop:
-                ready_bytes = next(reading)
-                bar.show(ready_bytes)
-            return block[chunk]
-
-        with closing(reading), Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
-            try:
-                if streams:
-                    broadcast(context, ROOT, block, read_chunk)
-                if not streams or topology.node == topology.node_of(ROOT):
-                    for ready_bytes in reading:  # all batches that no chunk has waited for
-                        bar.show(ready_bytes)
-            finally:  # also after an error, as the other ranks of the node wait for the bytes
-                if not segment.origin.is_shared:
-                    broadcast_in_node(context, ROOT, block)
-        with work:
-            reader.check()
-        work.raise_first()
+    with node_memory(context, nbytes, backend=backend, made_by="load", writable=writable) as segment:
+        is_shared = segment.origin.is_shared
+        read_into(context, reader, parts, segment.block(), once_per, is_shared=is_shared, progress=progress)
     return [segment.view(part.spec, offset) for part, offset in zip(parts, offsets, strict=True)]
+
+
+def read_into(
+    context: Context,
+    reader: Any,
+    parts: Sequence[Part],
+    block: Block,
+    once_per: str,
+    *,
+    is_shared: bool,
+    progress: bool,
+) -> None:
+    """Reads arrays of a file into a block of each node, laid out by `layout_of`. An agreement must follow.
+
+    Args:
+        context: That of the communicator.
+        reader: See `read_parts`.
+        parts: See `read_parts`.
+        block: The memory.
+        once_per: See `read_parts`.
+        is_shared: Whether all ranks of the node see the same bytes.
+        progress: Whether the root shows a bar.
+
+    Raises:
+        FileError: A tile cannot be read, or the file has changed.
+
+    Collective:
+        Over the communicator.
+    """
+    (offsets, nbytes), topology = layout_of(parts), context.topology
+    streams = once_per == "job" and topology.n_nodes > 1
+    readers = topology.ranks_of(topology.node)[: None if is_shared else 1]
+    readers = (readers[1:] or readers) if streams else readers
+    batches = _batches(reader, parts, offsets, nbytes, tile_bytes(nbytes, len(readers)))
+    work = Deferred()
+    reading = _read(context, batches, block, readers, work, streams=streams)
+    ready_bytes = 0
+
+    def read_chunk(chunk: slice) -> Block:
+        nonlocal ready_bytes
+        while ready_bytes < chunk.stop:
+            ready_bytes = next(reading)
+            bar.show(ready_bytes)
+        return block[chunk]
+
+    with closing(reading), Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
+        try:
+            if streams:
+                broadcast(context, ROOT, block, read_chunk)
+            if not streams or topology.node == topology.node_of(ROOT):
+                for ready_bytes in reading:  # all batches that no chunk has waited for
+                    bar.show(ready_bytes)
+        finally:  # also after an error, as the other ranks of the node wait for the bytes
+            if not is_shared:
+                broadcast_in_node(context, ROOT, block)
+    with work:
+        reader.check()
+    work.raise_first()
 
 
 def map_parts(context: Context, reader: Any, chosen: Sequence[Selection]) -> list[NDArray[Any]]:

@@ -152,10 +152,11 @@ class Selection:
         stored, item = self.stored, np.dtype((np.void, self._item.itemsize))
         array = block.view(item).reshape(self.shape, order=self.order)
         read = reader.read if stored.offset is None else reader.file.read
+        is_in_order = stored.offset is not None or self.order == stored.spec.order  # else a library may not write there
         ranges, place = [strip.indices for strip in strips], tuple(strip.place for strip in strips)
         if stored.is_text:
             items = reader.strings(stored, ranges).astype(stored.dtype)
-        elif self.dtype is None and all(strip.taken is None for strip in strips):
+        elif self.dtype is None and is_in_order and all(strip.taken is None for strip in strips):
             read(stored, ranges, array[(*place, ...)])  # with the Ellipsis one item is a view, too
             return
         else:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +62,36 @@ def test_every_format(written, configured, read, backend, chunk):
     everything = ms.load(path, read=read, backend=backend, comm=comm)
     for name, array in arrays.items():
         assert_loaded(everything if name is None else everything[name], array)
+
+
+def test_into_arrays_that_are_there(written, configured):
+    """Parts of a grid, in the order of the file or the other, converted or not; arrays to be written; several names."""
+    path, arrays = written
+    comm = configured(chunk="100K")
+    cases: list[tuple[Any, Any, Any]] = [
+        ("C", None, None), ("F", np.s_[5:90, None], None), ("C", [9, 3], "f8"), ("F", None, "f8"),
+    ]  # fmt: skip
+    for name, array in arrays.items():
+        for order, region, dtype in cases:
+            expected = (array if region is None else array[region]).astype(dtype or array.dtype)
+            sides, others = (1, 2), [(0, 0)] * (expected.ndim - 1)
+            expected = np.pad(expected, [sides, *others] if order == "C" else [*others, sides])
+            grid = ms.zeros(expected.shape, expected.dtype, order=order, comm=comm)
+            out = grid[1:-2] if order == "C" else grid[..., 1:-2]
+            assert ms.load(path, name, region=region, out=out, dtype=dtype, comm=comm) is out
+            assert_same(grid, expected)
+        table, expected = ms.load(path, name, writable=True, comm=comm), array.copy(order="K")
+        assert_same(table, expected)
+        ms.fence(scope="all", comm=comm)
+        table[comm.rank] = 7
+        ms.fence(comm=comm)
+        expected[list(ms.topology(comm).placement.nodes[ms.topology(comm).node])] = 7
+        assert_same(table, expected)
+    if None not in arrays:
+        found = ms.load(path, [*arrays, *arrays][1:], comm=comm)
+        assert sorted(found) == sorted(arrays)
+        for name, array in arrays.items():
+            assert_loaded(found[name], array)
 
 
 def read_bytes():

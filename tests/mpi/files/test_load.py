@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "map": ({"path": "a.h5", "dataset": "chunked", "map": True}, "FileError", "cannot be mapped", ON_ALL),
     "read": ({"read": "all"}, "ArgumentError", "read 'all' is unknown", ON_ALL),
     "backend": ({"backend": "no"}, "ArgumentError", "backend 'no' is unknown", ON_ALL),
+    "names": ({"path": "a.h5", "dataset": ["flat", None]}, "ArgumentError", "['flat', None] is no list of", ON_ALL),
+    "one of the names": ({"path": "a.h5", "dataset": ["flat", "no"]}, "FileError", "dataset 'no' of", ON_ROOT),
+    "region of names": ({"path": "a.h5", "dataset": ["flat"], "region": 0}, "ArgumentError", "a group of", ON_ALL),
+    "writable": ({"writable": "private"}, "ArgumentError", "writable is 'private'. Use True or False", ON_ALL),
+    "writable map": ({"writable": True, "map": True}, "ArgumentError", "map=True and split take no out", ON_ALL),
 }
 
 
@@ -184,9 +190,32 @@ def test_bad_arguments(raised, folder, monkeypatch, name):
     assert all(message in text for _, text in errors)
 
 
+def test_arrays_that_a_file_does_not_fit(raised, folder):
+    grid, shared = ms.zeros((3, 4), "i8"), ms.share(LARGE[:3, :4])
+    cases: list[tuple[Any, dict[str, Any], str, str]] = [
+        (ms.zeros((3, 4)), {}, "SpecError", "out is float64 of shape (3, 4), but the file has int64 of (3, 4). Pass"),
+        (grid, {"region": np.s_[:2]}, "SpecError", "out is int64 of shape (3, 4), but the file has int64 of (2, 4)"),
+        (grid, {"dtype": "f8"}, "SpecError", "but the file has float64 of (3, 4)"),
+        (grid, {"region": np.s_[::-1]}, "ArgumentError", "region has a negative step, which out cannot have"),
+        (grid, {"path": folder / "a.h5"}, "ArgumentError", "out is for one array, but a group of"),
+        (grid, {"map": True}, "ArgumentError", "map=True and split take no out"),
+        (grid, {"split": True}, "ArgumentError", "map=True and split take no out"),
+        (ms.zeros((3, 8), "i8")[:, ::2], {}, "SpecError", "out is a part that is not contiguous"),
+        (np.zeros((3, 4), "i8"), {}, "SpecError", "out is an array of shape (3, 4), which cannot be traced"),
+        (shared, {}, "SpecError", "out is read-only"),
+    ]
+    for out, options, error, text in cases:
+        errors = raised(partial(ms.load, **{"path": folder / "small.npy", "out": out, **options}))
+        assert all(name == error and text in message for name, message in errors), errors
+    assert not grid.any()
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.once
-@pytest.mark.parametrize("options", [{"region": 1}, {"read": "node"}, {"map": True}, {"attributes": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{"writable": True}, {"dataset": ["a"]}, {"region": 1}, {"read": "node"}, {"map": True}, {"attributes": True}],
+)
 def test_arguments_that_differ(raised, folder, options):
     errors = raised(lambda: ms.load(folder / "small.npy", **(options if COMM.rank == COMM.size - 1 else {})))
     assert {error for error, _ in errors} == {"MismatchError"}
