@@ -60,7 +60,6 @@ OF_MANY_RANKS = [
     "comm/test_comm.py::test_nodes_are_those_of_mpi_or_as_the_rule_of_pretend_nodes_says",
     "comm/test_comm.py::test_errors_that_differ_are_told_with_their_ranks",
     "test_sharing.py::test_again_and_again_from_arrays_that_change_afterwards",
-    "test_creation.py::test_bcast_refreshes_in_place_from_every_root",
     "test_rows.py::test_one_copy_per_node",
     "tasks/test_map.py::test_on_another_communicator",
 ]
