@@ -2,7 +2,7 @@
 help([[One copy per node of any array, as a plain NumPy view on every rank of an MPI job]])
 whatis("Version: 0.1.0")
 
--- The modules of this site that hold mpi4py 4.1 or later, NumPy, and the Python they were built for.
+-- The modules of this site that hold mpi4py 4.0 or later, NumPy, and the Python they were built for.
 depends_on("mpi4py")
 
 local prefix = "/path/to/prefix" -- PREFIX

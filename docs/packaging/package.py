@@ -16,7 +16,7 @@ class PyMpishare(PythonPackage):
 
     depends_on("python@3.10:", type=("build", "run"))
     depends_on("py-setuptools@61:", type="build")
-    depends_on("py-mpi4py@4.1:", type=("build", "run"))
+    depends_on("py-mpi4py@4.0:", type=("build", "run"))
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-h5py@3.10:", type=("build", "run"), when="+hdf5")
     depends_on("py-numba@0.59:", type=("build", "run"), when="+numba")
