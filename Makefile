@@ -1,7 +1,7 @@
 # Two commands for a newcomer, `make demo` and `make test`. Each sets up what it needs in .venv first.
 # All paths are relative, so that the folder's own path may hold spaces.
 
-.PHONY: demo test test-all coverage lint docs bench cluster-packages clean help
+.PHONY: demo test test-all machines coverage lint docs bench cluster-packages machine-packages clean help
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
@@ -14,12 +14,13 @@ DOCS_READY := .venv-docs/ready
 ORIGINALS := build/originals/ready
 FLIGHTS := build/flights.npy
 MANUAL := build/docs/ready
+MACHINES := build/machines/ready
 # Other MPIs for the tests, each in a folder of its own: those of the package index, by package; those of the system.
 WHEELS := mpich intel
 PACKAGE_intel := impi-rt
 SYSTEM_MPIS := system-openmpi system-mpich
 OTHER_MPIS := $(WHEELS) $(foreach mpi,$(SYSTEM_MPIS),$(if $(wildcard /usr/bin/$(mpi:system-%=mpiexec.%)),$(mpi)))
-MADE := $(DEMO_READY) $(DOCS_READY) $(ORIGINALS) $(MANUAL) $(patsubst %,.venv-%/ready,$(WHEELS) $(SYSTEM_MPIS))
+MADE := $(DEMO_READY) $(DOCS_READY) $(ORIGINALS) $(MANUAL) $(MACHINES) $(patsubst %,.venv-%/ready,$(WHEELS) $(SYSTEM_MPIS))
 .PRECIOUS: $(MADE)
 
 # $(begin) makes the folder of a target. The target is the mark of make's folders, so it is there from the start, as old
@@ -42,11 +43,13 @@ help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
 	@echo "make test   set up .venv and MPICH, then run the tests that a change needs; ONLY='unit mpi-3' runs some"
 	@echo "make test-all   set up other MPIs as well, then run every test (a quarter of an hour)"
+	@echo "make machines   run the core of the tests on other versions of Linux, in virtual machines (at most 45 minutes)"
 	@echo "make coverage   run some of the tests, and demand that they reach nearly all lines and branches"
 	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (half an hour)"
 	@echo "make lint   check style, format and types"
 	@echo "make docs   build the manual: build/docs/index.html"
 	@echo "make cluster-packages   as root on Debian or Ubuntu: bring Slurm and the tools for several hosts on one machine"
+	@echo "make machine-packages   as root on Debian: bring the tools for virtual machines"
 	@echo "make clean  remove what these made, and nothing else"
 
 demo: $(DEMO_READY) $(FLIGHTS)
@@ -61,6 +64,10 @@ test: $(READY) $(ORIGINALS) $(call needed_mpis,mpich)
 
 test-all: $(READY) $(ORIGINALS) $(OTHER_MPIS:%=.venv-%/ready)
 	@$(PY) -m tests.run --all
+
+# Once, it downloads kernels from this machine's package index.
+machines: $(READY)
+	@$(PY) -m tests.machines
 
 # Launches that together run nearly all lines. Measuring takes half as long again, so CI does not measure. Each process
 # measures itself, by coverage's own .pth file.
@@ -100,12 +107,16 @@ $(BENCH_READY): $(READY)
 bench: $(BENCH_READY)
 	$(PY) -m benchmarks.run
 
-# The only target that touches the system. libpmix-dev because Slurm opens libpmix.so by that name; python3-venv because
+# The only targets that touch the system. libpmix-dev because Slurm opens libpmix.so by that name; python3-venv because
 # the launch `bare` finds no other Python.
 cluster-packages:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 	  slurm-wlm munge libpmix-dev iproute2 util-linux shellcheck strace python3-venv openmpi-bin mpich
+
+machine-packages:
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 busybox-static cpio
 
 $(FLIGHTS): $(DEMO_READY) jobs/flights.py
 	@$(PY) jobs/flights.py $@

@@ -35,6 +35,7 @@ NOT_TYPED = {
     "make test": "is typed once, after those of README.md",
     "python -m tests.run": "runs a part of it",
     ".venv/bin/python -m tests.cluster": "needs Slurm",
+    ".venv/bin/python -m tests.machines": "needs QEMU",
 }
 """Beginnings of commands that do not run as they stand, and why."""
 

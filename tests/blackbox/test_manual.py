@@ -24,7 +24,7 @@ RANKS, NODES = 4, "block:2"
 
 NOT_RUN = (
     # Tests, or commands that another test runs: tests.bare, test_ports.py, tests/cluster/test_slurm.py.
-    *("make ", "python -m tests.", ".venv/bin/python -m tests.cluster", "python -m pytest", "sbatch ", "srun "),
+    *("make ", "python -m tests.", ".venv/bin/python -m tests.", "python -m pytest", "sbatch ", "srun "),
     *("mpishare run -n 2 python -m pytest", "mpishare run -n 3 python -m pytest", "mpishare run -n 4 -m jobs.ports."),
     "MPISHARE_NODES=sizes:1,3 mpishare run -n 4 python -m pytest",
     # They change this environment, or need what is not here.

@@ -1,0 +1,1 @@
+"""Other kernels and several domains of memory, in virtual machines."""
