@@ -63,7 +63,9 @@ OF_MANY_RANKS = [
     "test_rows.py::test_one_copy_per_node",
     "tasks/test_map.py::test_on_another_communicator",
 ]
-OF_ONE_COPY = "one_copy or read_once or read_that_fails or outlives"
+OF_ONE_COPY = (
+    "one_copy or read_once or read_that_fails or outlives or into_arrays or file_does_not_fit or without_dimensions"
+)
 NO_LINUX = {"PYTEST_ADDOPTS": f"-p tests.no_linux -k 'not ({OF_ONE_COPY})'", "MPISHARE_NODES": ""}
 """Python as it is on another system. Arrays that ranks write to are refused there, and so are handles."""
 WITHOUT_LINUX = [
