@@ -142,8 +142,7 @@ def launches():
         chosen.append(mpi(name, size, environ, without=without))
     chosen.append(mpi("memory-folder", 2, FOLDER, only=OF_BACKENDS))
     chosen.append(mpi("ranks-64", 64, {"MPISHARE_NODES": "block:32"}, only=OF_MANY_RANKS))
-    of_formats = [f"files/test_{name}.py" for name in ("atomic_file", "fits", "netcdf", "npy", "zarr")]
-    of_one = [f"tests/unit/{part}" for part in ("arrays", "comm", "objects", "tasks", *of_formats)]
+    of_one = [f"tests/unit/{part}" for part in ("arrays", "comm", "objects", "tasks", "files/test_npy.py")]
     chosen.append(pytest("no-linux-1", "--numprocesses=2", *of_one)._replace(environ=NO_LINUX))
     chosen.append(mpi("no-linux-2", 2, NO_LINUX, only=WITHOUT_LINUX))
     for name in OTHER_MPIS:

@@ -82,11 +82,11 @@ class Context:
         with _from_those_left(self._made):
             if known is None or agreement.payload[_KEY_BYTES]:
                 known = ask_ranks(self.collective_comm, limit, rule, pretend)
-            self.topology, self.mpi_nodes = make_topology(comm, self.collective_comm, known)
-            if self.topology.n_nodes > 1:
-                self._made += [self.topology.node_comm, self.topology.rail]
+            self.topology, self.mpi_nodes = make_topology(comm, self.collective_comm, known, self._made)
             self.head_comm: mpi.Intracomm = self.collective_comm.call_together(duplicate.Dup)
             self._made.append(self.head_comm)
+            spare = self.collective_comm.call_together(duplicate.Dup)
+            spare.Free()  # one must be left for windows: without, MPICH 5 ends the process
         facts = self.topology
         self.node_collective_comm = self.collective_comm
         if facts.n_nodes > 1:

@@ -183,13 +183,16 @@ def ask_ranks(together: CollectiveComm, limit: WaitLimit, rule: str | None, pret
     return ranks
 
 
-def make_topology(comm: mpi.Intracomm, together: CollectiveComm, ranks: Sequence[_Rank]) -> tuple[Topology, int]:
+def make_topology(
+    comm: mpi.Intracomm, together: CollectiveComm, ranks: Sequence[_Rank], made: list[mpi.Intracomm]
+) -> tuple[Topology, int]:
     """Makes the communicators within and across the nodes.
 
     Args:
         comm: The caller's communicator.
         together: mpishare's own duplicate of it.
         ranks: What is known of each rank.
+        made: Gets each communicator that is made, also where the next cannot be.
 
     Returns:
         The topology, and how many nodes MPI sees in the ranks of this node. If more than 1, MPI's windows are of no
@@ -204,8 +207,8 @@ def make_topology(comm: mpi.Intracomm, together: CollectiveComm, ranks: Sequence
     node, n_nodes = placement.node_of[rank], len(placement.nodes)
     node_comm, rail = comm, mpi.COMM_SELF
     if n_nodes > 1:
-        node_comm = together.call_together(partial(split, node, rank))
-        rail = together.call_together(partial(split, node_comm.rank, rank))
+        made.append(node_comm := together.call_together(partial(split, node, rank)))
+        made.append(rail := together.call_together(partial(split, node_comm.rank, rank)))
     leaders = [ranks[of_node[0]] for of_node in placement.nodes]
     hosts = tuple(each.host + ("" if each.pretend is None else f"~{each.pretend}") for each in leaders)
     is_leader = node_comm.rank == 0

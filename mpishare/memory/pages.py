@@ -29,10 +29,6 @@ _NO_ACCESS = 0  # PROT_NONE
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
-_TURNS = 16
-"""About how often blocks of an array are dealt to all ranks, at most: MADV_COLLAPSE of a block waits for all cores, as
-madvise_collapse() of the kernel says. It was not measured."""
-
 
 def _checked(result: int, *_: object) -> int:
     """Raises the error of a system call that failed; called by ctypes."""
@@ -165,8 +161,8 @@ def cut(nbytes: int, parts: int, part: int) -> slice:
 def dealt(area: slice, ranks: int, rank: int) -> list[slice]:
     """The parts of `area` whose pages one of the ranks of a node allocates, so that they lie near to all ranks.
 
-    The kernel takes a page from the memory domain (NUMA node) of the core that uses it first. Blocks of whole huge
-    pages are dealt in turn, so that any large part of an array lies on all domains that have ranks. Neighbouring ranks
+    The kernel takes a page from the memory domain (NUMA node) of the core that uses it first. Blocks of one huge page
+    are dealt in turn, so that any large part of an array lies on all domains that have ranks. Neighbouring ranks
     often share a domain, so an incomplete last turn skips ranks at equal distances. Where there is no huge page for
     each rank, each has one slice of small pages.
     """
@@ -174,12 +170,11 @@ def dealt(area: slice, ranks: int, rank: int) -> list[slice]:
     if ranks == 1 or nbytes // ranks < huge_bytes():
         part = cut(nbytes, ranks, rank)
         return [slice(area.start + part.start, area.start + part.stop)]
-    block = max(nbytes // ranks // _TURNS // huge_bytes(), 1) * huge_bytes()
-    starts = range(area.start, area.stop, block)
+    starts = range(area.start, area.stop, huge_bytes())
     whole_turns = len(starts) // ranks * ranks
     last = starts[whole_turns:]
     own = [*starts[rank:whole_turns:ranks], *last[len(last) * rank // ranks : len(last) * (rank + 1) // ranks]]
-    return [slice(start, min(start + block, area.stop)) for start in own]
+    return [slice(start, min(start + huge_bytes(), area.stop)) for start in own]
 
 
 def reserve_addresses(length: int, offset: int) -> int:
