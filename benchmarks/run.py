@@ -25,6 +25,7 @@ from benchmarks.share import BY_HAND, OURS, OURS_KEPT
 
 LAUNCHES = {
     "share": ("share", "--powers 10,20 --rounds 1 --mib 32"),
+    "ranks": ("ranks", "--counts 2,4 --mib 32"),
     "nodes": ("nodes", "--links pretend,1gbit --hosts 2 --powers 10,20 --rounds 1"),
     "messages": ("messages", "--powers 3,20 --rounds 1"),
     "messages-hosts": ("messages --hosts 2 --powers 3,10,16,20,24", "--powers 3,20 --rounds 1"),
@@ -122,6 +123,7 @@ def manual(share: Any, nodes: Any) -> str:
     peaks = {name: row["peak, MB"] for name, row in kept("table").items()}
     parts = [
         *("### One node", markdown(f"{share['ranks']} ranks", share["times"])),
+        *("### Many ranks", many(kept("ranks"))),
         *("### Several nodes", markdown("", hosts)),
         *("### Messages", markdown("one node", few(kept("messages")["one node"]))),
         *("### Sums", markdown("4 ranks on 2 pretend nodes", few(calls["allreduce"]))),
@@ -132,6 +134,17 @@ def manual(share: Any, nodes: Any) -> str:
         *("### The table of flights", markdown("4 processes", {"time": kept("table")}, {"most memory, MB": peaks})),
     ]
     return "\n\n".join([*map(str.strip, parts), origin(*LAUNCHES)])
+
+
+def many(figures: Any) -> str:
+    """The memory of an array, by the number of ranks on a node and by backend."""
+    memory = figures["memory"]
+    lines = [f"| {figures['memory, MiB']} MiB, over one copy | {' | '.join(f'{ranks} ranks' for ranks in memory)} |"]
+    lines.append("|---|" + "---:|" * len(memory))
+    for backend in ("window", "memmap"):
+        held = (rows[backend]["held by all ranks, arrays"] for rows in memory.values())
+        lines.append(f"| **mpishare.share, {backend}** | {' | '.join(f'{copies:.3f}' for copies in held)} |")
+    return "\n".join(lines)
 
 
 def takes(places: Mapping[str, Tables]) -> Tables:
