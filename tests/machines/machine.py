@@ -17,7 +17,7 @@ SUITES = {"5.10": "bullseye", "6.1": "bookworm", "6.12": "trixie"}
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "cpio": "cpio"}
 """The programs that this needs, and the packages of Debian that have them."""
 FOLDER = ROOT / "build" / "machines"
-DOMAIN_MIB = 1536
+DOMAIN_MIB = 3072
 MODULES = [
     *("virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci"),
     *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p"),
