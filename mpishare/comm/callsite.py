@@ -31,10 +31,8 @@ def place_of_call(depth: int) -> Place:
     Args:
         depth: How many frames up to look first, from this one.
     """
-    frame = sys._getframe(depth)
-    while frame.f_code.co_filename.startswith(_NOT_OF_USERS) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code, frame.f_lasti
+    user = _frames(sys._getframe(depth))[1]
+    return user.f_code, user.f_lasti
 
 
 def text_of_place(code: CodeType, instruction: int) -> str:

@@ -85,8 +85,6 @@ class Context:
             self.topology, self.mpi_nodes = make_topology(comm, self.collective_comm, known, self._made)
             self.head_comm: mpi.Intracomm = self.collective_comm.call_together(duplicate.Dup)
             self._made.append(self.head_comm)
-            spare = self.collective_comm.call_together(duplicate.Dup)
-            spare.Free()  # one must be left for windows: without, MPICH 5 ends the process
         facts = self.topology
         self.node_collective_comm = self.collective_comm
         if facts.n_nodes > 1:

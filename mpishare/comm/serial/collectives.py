@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 from mpishare.comm.serial.buffers import Buffer, bytewise, reduced, simple, vector
 from mpishare.comm.serial.constants import ERR_ROOT, IN_PLACE, Exception
+from mpishare.comm.serial.messages import dump, load
 from mpishare.comm.serial.ops import SUM, Op
 from mpishare.comm.serial.requests import Operation, Prequest, Request
 
@@ -151,7 +151,7 @@ for _name in (
 
 
 def _copied(obj: Any) -> Any:
-    return pickle.loads(pickle.dumps(obj))  # noqa: S301 - of this process
+    return load(dump(obj))
 
 
 def _copy(
