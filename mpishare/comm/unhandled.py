@@ -21,15 +21,15 @@ from mpishare.comm.descriptors import unix_socket
 from mpishare.comm.log import log
 
 _OTHERS_S = 1.0
-"""How long a rank waits that has an error which another rank may print. That rank's MPI_Abort ends it meanwhile."""
+"""How long a rank waits at least that has an error which another rank may print. That rank's MPI_Abort ends it."""
 
 
 def end_job_on_exception() -> None:
     """From now on an unhandled exception ends the job. Called when the first communicator is used, not at import.
 
     Nothing is sent after an error: a rank knows from the agreement that raised the error whether it prints it. A rank
-    that does not know waits in a thread, so that functions of `atexit` run meanwhile on all ranks. Then it prints
-    nothing if another rank of its host has printed the same traceback.
+    that does not know waits in a thread, so that functions of `atexit` run meanwhile on all ranks. Then it prints the
+    error if it is the first rank of its host that came here by the same one.
 
     Source:
         mpi4py.run, `set_abort_status`: mpi4py calls MPI_Abort when the interpreter ends.
@@ -45,18 +45,19 @@ def end_job_on_exception() -> None:
         set_abort_status(error if isinstance(error, KeyboardInterrupt) else 1)
         rank, size, host = mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size, mpi.Get_processor_name()
 
-        def print_error(*, always: bool = False) -> None:
-            if not (_is_first(printed, kind, traceback) or always):
-                return
+        def print_error() -> None:
             previous_hook(kind, error, traceback)
             if others := getattr(error, "other_errors", ""):
                 log(f"other ranks failed by other errors; {others}")
             log(f"rank {rank} on host {host} ended by {kind.__name__}, so the job ends")
 
+        is_first = _is_first(printed, kind, traceback)
         if is_cause(error, rank):
-            print_error(always=True)
-        else:
-            timers.append(Timer(_OTHERS_S * (1 + rank / size), print_error))
+            print_error()
+        else:  # the others of the host wait longer than their first, as who has waited ends the job
+            timers.append(
+                Timer(_OTHERS_S * (1 + rank / size if is_first else 3), print_error if is_first else lambda: None)
+            )
             timers[-1].daemon = True
             timers[-1].start()
 
@@ -69,7 +70,7 @@ def end_job_on_exception() -> None:
 
 
 def _is_first(printed: ExitStack, kind: type[BaseException], traceback: TracebackType | None) -> bool:
-    """Whether no rank of this host has called it for the same error, as far as is known.
+    """Whether no rank of this host that still runs has called it for the same error, as far as is known.
 
     The kernel lets one process have a socket of the name, which `printed` keeps to its end.
     """

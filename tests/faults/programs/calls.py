@@ -238,7 +238,8 @@ def interrupt_anywhere(calls):
                 signal.setitimer(signal.ITIMER_REAL, 0)
             outcome = "nothing"
         except (FromOutside, ms.MpishareError) as error:
-            outcome = type(error).__name__
+            cause = error.__cause__ if isinstance(error, ms.SpecError) else None  # it came while an object was pickled
+            outcome = type(cause or error).__name__
         outcomes.append((is_victim, outcome))
         plain.Barrier()
     seen = {*chain(*plain.allgather(outcomes))}
