@@ -1,10 +1,12 @@
 """Bad arguments: refused on all ranks, with one message, and the next call works."""
 
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -192,6 +194,10 @@ ADVICE: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
         lambda path: ms.empty(1 << 45, "u1"),
         lambda path: ms.empty(1 << 20, "u1").size == 1 << 20,
     ),
+    "BackendError: progress=True needs tqdm, which is not installed: pip install tqdm": (
+        lambda path: mock.patch.dict(sys.modules, tqdm=None)(ms.map)(abs, [2], progress=True),
+        lambda path: ms.map(abs, [2], progress=True) == ([2] if WORLD.rank == 0 else None),
+    ),
     "TaskError[ZeroDivisionError]: item 0 failed on rank ...: ZeroDivisionError: ...": (
         lambda path: ms.map(lambda x: 1 / x, [0]),
         lambda path: ms.map(lambda x: 1 / x, [2]) == ([0.5] if WORLD.rank == 0 else None),
@@ -201,6 +207,7 @@ ADVICE: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
 
 @pytest.mark.ranks(2)
 def test_what_an_error_advises_works(raised, shared_folder):
+    """Of a LaunchError tests/unit/comm/test_serial.py shows it, of a StallError tests/faults/test_calls.py."""
     for text, (wrong, advised) in ADVICE.items():
         errors = raised(lambda wrong=wrong: wrong(shared_folder))
         printed = [f"{error}: {message}" for error, message in errors if not error.startswith("Peer")]
