@@ -39,19 +39,20 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike", "NDArray")}  # which are long else
 copybutton_prompt_text = "$ "
-autodoc_mock_imports = ["cloudpickle", "joblib"]
+autodoc_mock_imports = ["cloudpickle", "ipyparallel", "joblib"]
 default_role = "py:obj"  # single backquotes in docstrings: a link where the name is ours, else code
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:obj", ".*"),
     (
         "py:class",
-        r"(collections\.abc|concurrent|np|numpy\._typing|os|MPI|mpi4py)\..*|\w+Like|TypeAliasForwardRef|NDArray|(.*\.)?_T|ms\.Pool",
+        r"(collections\.abc|concurrent|np|numpy\._typing|os|MPI|mpi4py)\..*|\w+Like|TypeAliasForwardRef|NDArray|(.*\.)?_T|ms\.Pool|Client|DirectView",
     ),  # types
     (
         "py:class",
         r"mpishare\.(arrays|checkpoints|comm|host|objects|tasks|transfer)\..*",
     ),  # of attributes; they have no page
+    ("py:exc", r"ipyparallel\..*"),
 ]
 napoleon_custom_sections = ["Collective", "Source"]
 

@@ -23,18 +23,21 @@ CODE = re.compile(r"^```python\n((?s:.*?))^```\n(?:\n```text\n((?s:.*?))^```\n)?
 RANKS, NODES = 4, "block:2"
 
 NOT_RUN = (
-    # Tests, or commands that another test runs: tests.bare, test_ports.py, tests/cluster/test_slurm.py.
-    *("make ", "python -m tests.", ".venv/bin/python -m tests.", "python -m pytest", "sbatch ", "srun "),
+    # Tests, or commands that another test runs: tests.bare, test_ports.py, tests/cluster/test_slurm.py,
+    # test_ipyparallel.py.
+    *("ipcluster ", "make ", "python -m tests.", ".venv/bin/python -m tests.", "python -m pytest", "sbatch ", "srun "),
     *("mpishare run -n 2 python -m pytest", "mpishare run -n 3 python -m pytest", "mpishare run -n 4 -m jobs.ports."),
     "MPISHARE_NODES=sizes:1,3 mpishare run -n 4 python -m pytest",
     # They change this environment, or need what is not here.
-    *("git ", "python3 -m venv", "python -m pip", ". ", "apptainer ", "docker ", "module ", "scontrol "),
+    *("git ", "python3 -m venv", "python -m pip", "pip ", ". ", "apptainer ", "docker ", "module ", "scontrol "),
 )
 """The first words of commands that do not run here."""
 
 FIRST = ("start/", "tutorials/")
 """Where a reader begins."""
-BLOCKS = {name: CODE.findall(text) for name, text in PAGES.items() if CODE.search(text)}
+NOTEBOOK = "how-to/jupyter.md"
+"""Its blocks are cells of a notebook, which test_ipyparallel.py runs."""
+BLOCKS = {name: CODE.findall(text) for name, text in PAGES.items() if CODE.search(text) and name != NOTEBOOK}
 COMMANDS = [
     (name, lines[0], lines[1:])
     for name, text in PAGES.items()
