@@ -35,7 +35,7 @@ RESULTS = Path(os.environ.get("BENCHMARK_RESULTS") or Path(__file__).parent / "r
 MEDIAN, OVER_BEST = "median, ms", "over the best rival"
 READY = "ready"
 """A watched program prints this line before it begins, and begins when it has read a line."""
-_PACKAGES = ["numpy", "mpi4py", "h5py", "pandas", "pyarrow", "joblib", "pshmem", "schwimmbad"]
+_PACKAGES = ["numpy", "mpi4py", "h5py", "pandas", "pyarrow", "joblib", "pshmem", "schwimmbad", "ipyparallel"]
 _LIMIT_S = 900
 
 

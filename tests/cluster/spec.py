@@ -41,6 +41,6 @@ def make_spec(hosts: int, *, ranks: str = "2", rate: str = "", shm: str = "1g", 
     return Spec([int(count) for count in counts], rate, sizes, slurm)
 
 
-def address_of(host):
+def address_of(host: str) -> str:
     """The address of a host on the cluster's own network."""
     return f"10.77.0.{254 if host == HEAD else host[1:]}"
