@@ -45,7 +45,7 @@ help:
 	@echo "make test-all   set up other MPIs as well, then run every test (a quarter of an hour)"
 	@echo "make machines   run the core of the tests on other versions of Linux, in virtual machines (at most 45 minutes)"
 	@echo "make coverage   run some of the tests, and demand that they reach nearly all lines and branches"
-	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (half an hour)"
+	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (40 minutes)"
 	@echo "make lint   check style, format and types"
 	@echo "make docs   build the manual: build/docs/index.html"
 	@echo "make cluster-packages   as root on Debian or Ubuntu: bring Slurm and the tools for several hosts on one machine"

@@ -19,6 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engines import HELD
+from benchmarks.engines import OURS as PUSH
+from benchmarks.engines import PUSHED as TO_EACH
 from benchmarks.harness import MEDIAN, RESULTS, ROOT
 from benchmarks.nodes import EXPERT, TO_ALL
 from benchmarks.share import BY_HAND, OURS, OURS_KEPT
@@ -32,6 +35,7 @@ LAUNCHES = {
     "collectives": ("collectives", "--hosts 2 --powers 10,20 --rounds 1"),
     "files": ("files", "--mib 32 --chunked_mib 8 --rounds 1"),
     "take": ("take", "--links pretend --counts 128 --rounds 1"),
+    "engines": ("engines", "--counts 2 --mib 2,33 --hosts= --rounds 1"),
     "pool": ("pool", "--items 2000 --bits 8 --rounds 1"),
     "table": ("table", "--rounds 1"),
 }
@@ -130,6 +134,7 @@ def manual(share: Any, nodes: Any) -> str:
         *("### Gathers", markdown("4 ranks on 2 pretend nodes", few(calls["allgather"]))),
         *("### Rows of other nodes", markdown("rows of 3 KiB", takes(kept("take")))),
         *("### Files", markdown("4 ranks", files)),
+        *("### Engines of ipyparallel", engines(kept("engines"))),
         *("### Tasks", markdown("2 workers", {name: rows for name, rows in kept("pool").items() if name != "workers"})),
         *("### The table of flights", markdown("4 processes", {"time": kept("table")}, {"most memory, MB": peaks})),
     ]
@@ -150,6 +155,13 @@ def many(figures: Any) -> str:
 def takes(places: Mapping[str, Tables]) -> Tables:
     """The rows of each way, by the number of rows taken and the place."""
     return {f"{int(count):,} to {place}": rows for place, counts in places.items() for count, rows in counts.items()}
+
+
+def engines(places: Mapping[str, Tables]) -> str:
+    """The times of each way, by size and place; and the memory of the largest array on most engines."""
+    cases = {f"{size} to {place}": rows for place, sizes in places.items() for size, rows in sizes.items()}
+    largest = max((case for case in cases if HELD in cases[case][PUSH]), key=lambda case: cases[case][TO_EACH][HELD])
+    return markdown("", cases, {f"copies, {largest}": {way: row[HELD] for way, row in cases[largest].items()}})
 
 
 def few(sizes: Mapping[str, Any]) -> dict[str, Any]:
