@@ -29,7 +29,7 @@ def pytest_configure(config):
     """Gives each rank a temporary folder of its own, and rank 0 alone a terminal."""
     global _stderr
     _stderr = os.dup(2)  # which pytest does not capture
-    config.option.timeout = TIME_LIMIT_S
+    config.option.timeout = config.option.timeout or TIME_LIMIT_S
     folder = tempfile.TemporaryDirectory(prefix="tests-")
     config.add_cleanup(folder.cleanup)
     config.option.basetemp = f"{folder.name}/tests"
