@@ -182,7 +182,8 @@ def _probed(comm: mpi.Comm | None) -> Info:
 
 def _machine_lines(machine: Machine) -> list[str]:
     shm, limit = machine.shm, machine.memory_limit
-    huge = f"{machine.huge_pages}, in shared memory {machine.shm_huge_pages}"
+    merged = "merged on demand" if machine.merges_pages else "not merged on demand, as by Linux 6.1"
+    huge = f"{machine.huge_pages}, in shared memory {machine.shm_huge_pages}, {merged}"
     return [
         f"{'kernel':18} {platform.system()} {machine.kernel}",
         f"{'cores':18} {machine.host_cores}, of which a rank may use {machine.cores}",

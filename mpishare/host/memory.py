@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import resource
@@ -22,6 +23,7 @@ MAX_STEPS = 32
 
 _LEAST_CHECKED_BYTES = 1 << 20
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
+MADV_COLLAPSE = 25  # since Linux 6.1; from the kernel's uapi/asm-generic/mman-common.h
 _PROC = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -151,6 +153,7 @@ class Machine:
         shm: Space of /dev/shm; None if the host has none.
         huge_pages: The kernel's policy for transparent huge pages in private memory: always, madvise or never.
         shm_huge_pages: The same for shared memory.
+        merges_pages: Whether the kernel merges small pages into huge ones on demand, whatever its policy is.
         memory_bytes: Physical memory.
         memory_domains: How many domains (NUMA nodes) it has.
         memory_limit: The smallest limit of the memory cgroups above this process, None if there is none.
@@ -163,6 +166,7 @@ class Machine:
     shm: Room | None
     huge_pages: str
     shm_huge_pages: str
+    merges_pages: bool
     memory_bytes: int
     memory_domains: int
     memory_limit: int | None
@@ -178,6 +182,7 @@ class Machine:
             shm=room(SHM_DIR),
             huge_pages=_selected(f"{_HUGE_PAGES}/enabled"),
             shm_huge_pages=_selected(f"{_HUGE_PAGES}/shmem_enabled"),
+            merges_pages=_merges_pages(),
             memory_bytes=_physical_bytes(),
             memory_domains=len([*Path("/sys/devices/system/node").glob("node[0-9]*")]) or 1,
             memory_limit=memory_limit(),
@@ -189,6 +194,16 @@ def own_cores() -> frozenset[int]:
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
+
+
+def _merges_pages() -> bool:
+    """Whether the kernel knows MADV_COLLAPSE: it refuses advice that it does not know, even on no bytes."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        try:
+            page.madvise(MADV_COLLAPSE, 0, 0)
+        except OSError:
+            return False
+    return True
 
 
 def _selected(file: str) -> str:

@@ -16,11 +16,11 @@ from errno import EINVAL, ENOMEM, ENOSPC, ENOSYS
 from functools import cache
 
 from mpishare.arrays.slices import byte_slice, round_up
+from mpishare.host.memory import MADV_COLLAPSE
 from mpishare.host.procfs import IS_LINUX, number_of, text_of
 
 # Numbers from the kernel's uapi/asm-generic/mman-common.h and uapi/linux/mman.h.
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
-_MADV_COLLAPSE = 25  # since Linux 6.1
 _MAP_FIXED = 0x10
 _MREMAP_MAYMOVE = 1
 _MREMAP_FIXED = 2
@@ -127,7 +127,7 @@ def populate(start: int, stop: int) -> int:
         if error := _madvise(address, mmap.PAGESIZE, _MADV_POPULATE_WRITE):
             return error
     if first < last:
-        _madvise(first, last - first, _MADV_COLLAPSE)
+        _madvise(first, last - first, MADV_COLLAPSE)
     return _madvise(start, stop - start, _MADV_POPULATE_WRITE)
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import platform
+import re
 import resource
 from pathlib import Path
 
@@ -19,6 +20,8 @@ def test_the_facts_are_those_of_this_host():
     assert (machine.shm is not None) == Path("/dev/shm").is_dir()
     policies = {"always", "advise", "within_size", "madvise", "never", "deny", "force", "unknown"}
     assert {machine.huge_pages, machine.shm_huge_pages} <= policies
+    version = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+    assert machine.merges_pages == (platform.system() == "Linux" and version >= (6, 1))
     assert 0 < memory_room().free <= memory_bytes() <= machine.memory_bytes
 
 
