@@ -297,7 +297,7 @@ def _called(
             with alone(topology(of_all).comm, "within the function of share(call=…)"):
                 obj = function() if is_root and function is not None else None
         finally:  # whatever this rank raises, as the others sleep until it has come; see `CollectiveComm.call_together`
-            barrier.extend(starmap(context.collective_comm.begin_barrier, [()]))
+            barrier.extend(starmap(context.collective_comm.comm.Ibarrier, [()]))
         while not barrier[0].Test():  # without a limit or a name, as the root works for all
             advance_all()
             time.sleep(_SLEEP_S)

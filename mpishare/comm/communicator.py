@@ -128,11 +128,7 @@ class CollectiveComm:
 
         It orders no memory where MPI_Barrier does not: an agreement follows.
         """
-        self._limit.wait(self.begin_barrier(), spin_s=0)
-
-    def begin_barrier(self) -> mpi.Request:
-        """A request that ends when all ranks have begun one; see `barrier_asleep`."""
-        return self.comm.Ibarrier()
+        self._limit.wait(self.comm.Ibarrier(), spin_s=0)
 
     def call_together(self, function: Callable[[], _T]) -> _T:
         """Calls a function of MPI that waits for all ranks without a limit, on all of them, once all have come.
@@ -197,11 +193,6 @@ class CollectiveComm:
     def bcast_obj(self, obj: Any, root: int) -> Any:
         """The object of `root`, pickled."""
         return self.allgather_obj(obj if self.rank == root else None)[root]
-
-    def gather_obj(self, obj: Any, root: int) -> list[Any]:
-        """On `root`, the objects of all ranks, pickled, by rank; elsewhere nothing."""
-        gathered = self.allgather_obj(obj)
-        return gathered if self.rank == root else []
 
     def wait(self, request: mpi.Request, status: mpi.Status | None = None) -> None:
         """Waits for a message."""

@@ -215,7 +215,7 @@ class Replacement:
         return "hosts" if filesystem in _SHARED_BY_HOSTS else "streams"
 
     def _write(self, temporary: Path, way: str) -> Checksums:
-        """Writes the bytes of all ranks. Returns their checksums, to the root, if the file is completed with them."""
+        """Writes the bytes of all ranks. Returns their checksums if the file is completed with them."""
         comm, ranks = self.context.collective_comm, writers(self.context.topology.placement, way)
         senders = [rank for rank, writer in enumerate(ranks) if writer == self._rank != rank]
         runs = [(rank, run) for rank in senders for array in self.blocks.values() for run in array.runs(rank)]
@@ -246,7 +246,7 @@ class Replacement:
                 work.raise_first()
         if self.complete is None:
             return []
-        by_rank = comm.gather_obj([np.array(of_array, np.uint32) for of_array in checksums.values()], ROOT)
+        by_rank = comm.allgather_obj([np.array(of_array, np.uint32) for of_array in checksums.values()])
         return [np.concatenate(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
 
     def _write_runs(

@@ -306,12 +306,10 @@ class SlotPool:
         is_full = self.slot_bytes is not None and total + self.wanted_bytes() > self.limit
         try:
             told = any_rank(context.collective_comm, np.concatenate([[is_full], is_used, is_gone]))
-        except BaseException:
+            self.may_grow = not told[0]
+            free = [held.pop(number) for number in np.flatnonzero(~told[1 : 1 + self._count]).tolist()]
+        finally:
             self._make_idle(held.values())
-            raise
-        self.may_grow = not told[0]
-        free = [held.pop(number) for number in np.flatnonzero(~told[1 : 1 + self._count]).tolist()]
-        self._make_idle(held.values())
         for number in np.flatnonzero(told[1 + self._count :]).tolist():
             self._drop(number)
         return free
