@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from collections.abc import Callable
 from types import TracebackType
 from weakref import ref
 
 from mpishare.comm import mpi
 from mpishare.errors import ArgumentError
 
-blocks: list[ref[alone]] = []
+blocks: dict[ref[alone], None] = {}
 """The blocks that this process is in, the innermost last. A signal's exception may take a thread out of a block without
 its end. Then nothing refers to the block, and it counts no more."""
 
@@ -36,12 +36,12 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
         self._comm = comm
         self._is_for_all = for_all_threads
         self._thread = 0
-        self._reference = ref(self)
+        self._reference = ref(self, _forget)
 
     def __enter__(self) -> alone:
         if self._reference not in blocks:  # a pool may begin its block several times
             self._thread = threading.get_ident()
-            blocks.append(self._reference)
+            blocks[self._reference] = None
         return self
 
     def __exit__(
@@ -51,8 +51,7 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
 
     def end(self) -> None:
         """Ends the block, if it has not ended."""
-        if self._reference in blocks:
-            blocks.remove(self._reference)
+        _forget(self._reference)
 
     def separates(self, comm: mpi.Intracomm, *, of_this_thread: bool = False) -> bool:
         """Whether other ranks of `comm` do not come to a collective of this thread.
@@ -63,6 +62,11 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
         if self.is_lifted or not (is_own or (self._is_for_all and not of_this_thread)):
             return False
         return comm.size > 1 and (self._comm == comm or (is_own and _n_common(self._comm, comm) > 1))
+
+
+def _forget(reference: ref[alone], pop: Callable[..., object] = blocks.pop) -> None:
+    """Ends a block. `pop` is there to the very end of the process, where the last reference may go."""
+    pop(reference, None)
 
 
 def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:
@@ -76,9 +80,6 @@ def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
         return ""  # it is refused by `context_of`
     references = list(blocks)  # which other threads may change meanwhile
-    for reference in [reference for reference in references if reference() is None]:
-        with suppress(ValueError):
-            blocks.remove(reference)
     begun = [block for reference in reversed(references) if (block := reference()) is not None]
     return next((block.where for block in begun if block.separates(comm, of_this_thread=of_this_thread)), "")
 

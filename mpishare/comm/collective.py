@@ -5,15 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from mpishare.comm import mpi
-from mpishare.comm.agreement import (
-    NO_PAYLOAD,
-    PAYLOAD_BYTES,
-    Agreement,
-    is_cut_off,
-    is_from_outside,
-    is_known,
-    mark_cut_off,
-)
+from mpishare.comm.agreement import NO_PAYLOAD, PAYLOAD_BYTES, Agreement, is_cut_off, is_known
 from mpishare.comm.alone import blocks, refuse_alone
 from mpishare.comm.context import context_of, topology
 from mpishare.comm.requests import this_thread
@@ -86,7 +78,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
             "the call had ended. The ranks are out of step on this communicator: end the job, or use a new one."
         )
         if not self._of_all.is_cut_off:
-            self._agree(error)
+            self.exchange(error)
         this_thread.begun = self._begun
         raise error
 
@@ -104,19 +96,19 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         self.payload = payload
         self._has_agreed = True
         if self._meets_node:
-            self._agree()
-        else:
             self.exchange()
+        else:
+            Agreement.exchange(self)
         return self.payload
 
-    def _agree(self, error: BaseException | None = None) -> None:
+    def exchange(self, error: BaseException | None = None) -> None:
         """Agrees: where ranks of a node must hear that they differ in the scope, among them first.
 
         Then all ranks agree if one of the node has called for all of them, so that the other nodes, which wait for
         that, hear of an error, too.
         """
         if not self._meets_node:
-            self.exchange(error)
+            super().exchange(error)
             return
         of_node, failure = Agreement(self._of_all.node_collective_comm), error
         of_node.call = self._name
@@ -129,7 +121,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
             failure = raised
         if of_node.payload == _FOR_ALL:
             self._comm = self._of_all.collective_comm
-            self.exchange(failure)
+            super().exchange(failure)
         if failure is not None and failure is not error:
             raise failure
 
@@ -146,17 +138,11 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
             return
         try:
             if not self._has_agreed:
-                self._agree_on_failure(error)
+                super().__exit__(kind, error, traceback)
         except BaseException as raised:
             self._end(raised)
             raise
         self._end(error)
-
-    def _agree_on_failure(self, error: BaseException) -> None:
-        if is_from_outside(error, self._begun):
-            mark_cut_off(error)
-        else:
-            self._agree(error)
 
     def _end(self, error: BaseException) -> None:
         """Notes whether all ranks have the error with which the call ends."""

@@ -67,15 +67,13 @@ class node_memory(Agreement):  # noqa: N801 - used as `with node_memory(…) as 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        failure = error
-        if error is None and self._is_final:
-            try:
+        try:
+            if error is None and self._is_final:
                 self._segment.seal()
-            except BaseException as raised:
-                failure = raised
-        super().__exit__(kind, failure, traceback)
-        if failure is not None and failure is not error:
-            raise failure
+        except BaseException as failure:
+            super().__exit__(type(failure), failure, traceback)
+            raise
+        super().__exit__(kind, error, traceback)
 
 
 class Reservation:
