@@ -44,7 +44,6 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 from functools import lru_cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
@@ -130,9 +129,7 @@ class Agreement:
         self._begun = this_thread.begun
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None or not is_from_outside(error, self._begun):
             self.exchange(error)
         else:
@@ -179,9 +176,7 @@ class Deferred:
     def __enter__(self) -> None:
         """Begins some of the work."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         self.error = self.error or error
         return error is not None
 

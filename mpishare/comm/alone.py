@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from weakref import ref
 
 from mpishare.comm import mpi
@@ -44,9 +43,7 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
             blocks[self._reference] = None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def end(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NO_PAYLOAD, PAYLOAD_BYTES, Agreement, is_cut_off, is_known
 from mpishare.comm.alone import blocks, refuse_alone
@@ -129,9 +127,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         """Allows other calls on the communicator from here on, such as from classes that are being unpickled."""
         self._of_all.current_call = ""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             self._of_all.current_call = ""
             this_thread.begun = self._begun

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, unique
-from types import TracebackType
 from typing import Any
 
 from mpishare.comm import mpi
@@ -63,9 +62,7 @@ class InFlight:
         this_thread.begun += 1
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             if error is None:
                 self.wait_until(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
@@ -64,14 +62,12 @@ class node_memory(Agreement):  # noqa: N801 - used as `with node_memory(…) as 
         super().__enter__()
         return self._segment
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             if error is None and self._is_final:
                 self._segment.seal()
         except BaseException as failure:
-            super().__exit__(type(failure), failure, traceback)
+            super().__exit__(kind, failure, traceback)
             raise
         super().__exit__(kind, error, traceback)
 
