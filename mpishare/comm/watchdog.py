@@ -177,9 +177,3 @@ def _look(before: dict[int, tuple[object, int]], rank: str, cure: str) -> dict[i
             if looks[thread][1] == REPORT_AFTER_S // REPORT_LOOK_S:
                 log(f"{rank} has waited {REPORT_AFTER_S} s in {call} at {where}; {cure}")
     return looks
-
-
-def end_job(reason: str) -> None:
-    """Ends all ranks of the job at once, with a message."""
-    log(reason)
-    mpi.COMM_WORLD.Abort(1)

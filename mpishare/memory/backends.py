@@ -14,7 +14,6 @@ from mpishare.comm.agreement import PAYLOAD_BYTES, Deferred, Severity, agree, is
 from mpishare.comm.context import Context
 from mpishare.comm.log import log
 from mpishare.comm.requests import this_thread
-from mpishare.comm.topology import Topology
 from mpishare.config import format_bytes
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
 from mpishare.host import memory as host_memory
@@ -193,28 +192,24 @@ def obtain(context: Context, nbytes: int, names: str | None, writable: bool) -> 
 
 def _report(context: Context, backend: Backend, nbytes: int, names: str | None, refusals: dict[str, str]) -> None:
     """Warns, once in a process that is a leader, of an array in a folder that nobody named, or of copies. Local."""
+    topology = context.topology
     is_spilled = backend is MEMMAP_IN_FOLDER and context.config.directory is None
-    is_copied = backend is PRIVATE and names is None and context.topology.node_size > 1
-    if not (is_spilled or is_copied) or not context.topology.is_leader or backend.title in _reported:
+    is_copied = backend is PRIVATE and names is None and topology.node_size > 1
+    if not (is_spilled or is_copied) or not topology.is_leader or backend.title in _reported:
         return
     _reported.add(backend.title)
     if is_spilled:
         callsite.warn(
-            f"{nbytes:,} bytes did not fit in the memory of host {context.topology.host}. They lie in a file in the "
+            f"{nbytes:,} bytes did not fit in the memory of host {topology.host}. They lie in a file in the "
             f"folder {context.config.folder}. Set MPISHARE_DIR to a folder to choose it, or leave it empty "
             "(MPISHARE_DIR=) to get a CapacityError instead."
         )
     else:
-        _report_copies(context.topology, nbytes, refusals)
-
-
-def _report_copies(topology: Topology, nbytes: int, refusals: dict[str, str]) -> None:
-    """Writes to stderr that each rank of the node holds a copy."""
-    reasons = "; ".join(f"{title}: {text}" for title, text in refusals.items())
-    log(
-        f"{topology.node_size} ranks on host {topology.host} hold {topology.node_size} copies of an array of "
-        f"{nbytes:,} bytes, as they can share no memory for it. {reasons}"
-    )
+        reasons = "; ".join(f"{title}: {text}" for title, text in refusals.items())
+        log(
+            f"{topology.node_size} ranks on host {topology.host} hold {topology.node_size} copies of an array of "
+            f"{nbytes:,} bytes, as they can share no memory for it. {reasons}"
+        )
 
 
 def _order(context: Context, names: str | None) -> tuple[Sequence[Backend], dict[str, str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.comm.watchdog import end_job
+from mpishare.comm.log import log
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
@@ -112,10 +112,11 @@ def _make(context: Context, nbytes: int, room: int) -> mpi.Win:
         return _make_shared(context, room)
     except mpi.Exception as error:
         # The other ranks may never leave MPI. It happens only where another process fills /dev/shm after `check`.
-        end_job(
+        log(
             f"MPI could not make a window of {nbytes:,} bytes on host {context.topology.host}: {error}. "
             "Ending the job, as the other ranks of the node may wait in MPI for ever."
         )
+        mpi.COMM_WORLD.Abort(1)
         raise
 
 
