@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mpishare.comm import mpi
-from mpishare.comm.requests import count_wait, kept_alive_on_error, pending, run_blocking, this_thread, waits
+from mpishare.comm.requests import count_wait, keep_alive, pending, run_blocking, this_thread, waits
 from mpishare.comm.watchdog import WaitLimit
 from mpishare.errors import StallError
 
@@ -86,9 +86,12 @@ class CollectiveComm:
 
             def call(*args: Any) -> None:
                 begun: list[mpi.Request] = []
-                with kept_alive_on_error([args, begun]):
+                try:
                     begun.extend(starmap(begin, [args]))
                     self._limit.wait(begun[0])
+                except BaseException:
+                    keep_alive([args, begun])
+                    raise
 
         vars(self)[name] = call
         return call

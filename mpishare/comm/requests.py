@@ -13,7 +13,6 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Collection
-from types import TracebackType
 from typing import Any, Protocol
 
 from mpishare.comm import mpi
@@ -112,18 +111,3 @@ def keep_alive(objects: Collection[object]) -> None:
     _kept_alive.extend(objects)
     if objects:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept_alive))
-
-
-class kept_alive_on_error:  # noqa: N801 - used as `with kept_alive_on_error([request]):`
-    """Keeps what `objects` holds by then where an exception ends the block."""
-
-    def __init__(self, objects: Collection[object]) -> None:
-        self._objects = objects
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            keep_alive(self._objects)

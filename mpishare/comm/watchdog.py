@@ -19,7 +19,7 @@ from pathlib import Path
 from mpishare.comm import mpi
 from mpishare.comm.callsite import call_of, call_site, current_call
 from mpishare.comm.log import log
-from mpishare.comm.requests import Pending, advance_all, kept_alive_on_error, wait_for, waits
+from mpishare.comm.requests import Pending, advance_all, keep_alive, wait_for, waits
 from mpishare.errors import StallError
 
 REPORT_AFTER_S = 60
@@ -32,6 +32,9 @@ SPIN_S = 0.01
 _SLEEP_S = 0.0001
 """A wait with a limit yields the core for `SPIN_S`; after that it sleeps `_SLEEP_S` between looks."""
 
+_LONGEST_S = 0.1
+"""The longest time between two looks at a clock that counts as waiting."""
+
 FOR_EVER_S = 1e9
 """A limit that no wait reaches, for ranks without one that meet ranks with one."""
 
@@ -42,20 +45,19 @@ _WAITING = tuple(f"{Path(__file__).parents[1] / folder}{os.sep}" for folder in (
 class Stopwatch:
     """Counts seconds from when it is made, for limits to waiting.
 
-    Between two looks it counts no more than `longest_s`: a batch system may suspend the whole job for hours, and no
+    Between two looks it counts no more than `_LONGEST_S`: a batch system may suspend the whole job for hours, and no
     rank waits for another in that time. For one thread at a time.
     """
 
-    def __init__(self, longest_s: float = 0.1) -> None:
-        """Starts it; it is looked at more often than every `longest_s`."""
-        self._longest_s = longest_s
+    def __init__(self) -> None:
+        """Starts it; it is looked at more often than every `_LONGEST_S`."""
         self._looked_s = time.monotonic()
         self._counted_s = 0.0
 
     def seconds(self) -> float:
         """Looks at it."""
         now_s = time.monotonic()
-        self._counted_s += min(now_s - self._looked_s, self._longest_s)
+        self._counted_s += min(now_s - self._looked_s, _LONGEST_S)
         self._looked_s = now_s
         return self._counted_s
 
@@ -79,11 +81,14 @@ class WaitLimit:
             StallError: It took longer than the limit, or an earlier wait did: the ranks are out of step.
         """
         waits[0] += 1
-        with kept_alive_on_error([request]):
+        try:
             if self._stalled is None and not ends_within(request, self.seconds, status, spin_s=spin_s):
                 self._stalled = gave_up(current_call(), self.seconds)
             if self._stalled is not None:
                 raise self._stalled.again()
+        except BaseException:
+            keep_alive([request])
+            raise
 
     def wait_for_message(
         self, request: mpi.Request, call: str, status: mpi.Status | None, excluded: Pending | None

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.comm.requests import Pending, advance_all, keep_alive, kept_alive_on_error, pending, wait_for, waits
+from mpishare.comm.requests import Pending, advance_all, keep_alive, pending, wait_for, waits
 from mpishare.errors import MpishareError
 from mpishare.messages.wire import FRAME_BYTES, HEAD_BYTES, Decoding, Head, Message, compressed, decode, encode
 from mpishare.objects.pickling import PickledObject, unpickle_object
@@ -360,12 +360,15 @@ def _wait_for_message(
         StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
     """
     waits[0] += 1
-    with kept_alive_on_error([request]):
+    try:
         if context.config.timeout_s is None:
             wait_for(request, status, excluded)
         else:
             call = f"{call} {'any rank' if rank == mpi.ANY_SOURCE else f'rank {rank}'}"
             context.limit.wait_for_message(request, call, status, excluded)
+    except BaseException:
+        keep_alive([request])
+        raise
 
 
 def send_now(context: Context, message: Message, dest: int, tag: int) -> None:
