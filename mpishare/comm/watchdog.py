@@ -19,7 +19,7 @@ from pathlib import Path
 from mpishare.comm import mpi
 from mpishare.comm.callsite import call_of, call_site, current_call
 from mpishare.comm.log import log
-from mpishare.comm.requests import Pending, advance_all, keep_alive, wait_for, waits
+from mpishare.comm.requests import Pending, advance_all, keep_alive, waits
 from mpishare.errors import StallError
 
 REPORT_AFTER_S = 60
@@ -123,9 +123,6 @@ def ends_within(
 
     Pending operations but `excluded` are advanced meanwhile.
     """
-    if limit_s == FOR_EVER_S:
-        wait_for(request, status)
-        return True
     stopwatch = Stopwatch()
     while not request.Test(status):
         advance_all(excluded)
