@@ -68,6 +68,7 @@ test-all: $(READY) $(ORIGINALS) $(OTHER_MPIS:%=.venv-%/ready)
 # Once, it downloads kernels from this machine's package index.
 machines: $(READY)
 	@$(PY) -m tests.machines
+	@$(PY) -m tests.machines --joined --kernel 6.1
 
 # Launches that together run nearly all lines. Measuring takes half as long again, so CI does not measure. Each process
 # measures itself, by coverage's own .pth file.
