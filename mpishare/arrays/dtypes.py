@@ -70,10 +70,10 @@ def _reason_of_objects(dtype: np.dtype[Any]) -> str:
     """Where the objects are, and what to use instead."""
     for name in dtype.names or ():
         if dtype[name].hasobject:
-            return f"column {name!r} holds Python objects. Use a fixed width for it, e.g. .astype('S8')."
+            return f"column {name!r} holds Python objects. Use a fixed width for it, e.g. .astype('S')."
     if dtype.kind == "T":
-        return "its strings live outside the array. Use a fixed width, e.g. .astype('U32')."
-    return "it holds Python objects. Use a fixed width, e.g. .astype('S8') or .astype('f8')."
+        return "its strings live outside the array. Use a fixed width, e.g. .astype('U')."
+    return "it holds Python objects. Use a fixed width, e.g. .astype('S') or .astype('f8')."
 
 
 def describe(dtype: np.dtype[Any]) -> Any:

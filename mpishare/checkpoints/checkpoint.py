@@ -25,7 +25,7 @@ from mpishare.files.errors import check_h5py, file_errors, stall_errors
 from mpishare.files.input_file import InputFile
 from mpishare.files.parallel_read import read_parts
 from mpishare.files.replace_file import ROOT, Replacement
-from mpishare.files.save import names_in, specs_of
+from mpishare.files.save import names_in, shapes_of, specs_of, warn_of_others
 from mpishare.memory.backends import check_backend
 from mpishare.progress_bar import check_tqdm
 
@@ -100,7 +100,7 @@ class Checkpoint:
         Args:
             step: The step of the computation, an integer >= 0.
             arrays: The arrays by name, the same names on all ranks. Arrays of rank 0 are saved; arrays of other ranks
-                are ignored unless `distributed` names them.
+                are ignored unless `distributed` names them, with a warning if their shapes are others.
             distributed: The names of the arrays whose rows lie on all ranks. They are stacked in rank order.
             values: Small values by name. Those of rank 0 are saved: numbers of Python and NumPy, strings, bytes, None,
                 dates, times with or without a zone of `zoneinfo`, paths, arrays of up to 1 MiB, NumPy's random
@@ -132,7 +132,8 @@ class Checkpoint:
                     check_tqdm()
                 self._folder.prepare(number, overwrite=overwrite)
             kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
-            call.agree(f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, {overwrite=}, {progress=})")
+            compared = f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, {overwrite=}, {progress=})"
+            warn_of_others(call.agree(compared, shapes_of(arrays, rows)), is_root=is_root)
             file, writer = self._folder.file(number), CheckpointWriter(number, values_json)
             Replacement(context, file, arrays, specs, rows, writer.lay_out, writer.complete, progress=progress).run()
             with stall_errors("the checkpoint was saved"), agree(context.collective_comm):
@@ -201,7 +202,8 @@ class Snapshot:
 
         Args:
             name: The name of the array.
-            region: This rank's rows, as a slice without a step; None for the whole array, once per node.
+            region: This rank's rows, as a slice without a step; None for the whole array, once per node. As in NumPy,
+                a slice that goes past the last row ends there.
             out: With `region`, a C-contiguous array of the rows' shape and dtype to fill, such as rows of an array in
                 node memory; None for a new one.
             backend: Without `region`, the backend to use; see `share`.
@@ -210,7 +212,7 @@ class Snapshot:
             The rows, in `out` or in a new array; or the whole array, read-only, one copy per node.
 
         Raises:
-            ArgumentError: There is no such array, or `region` or `out` does not fit it.
+            ArgumentError: There is no such array, `region` is no such slice, or `out` does not fit the rows.
             FileError: Bytes differ from the saved ones, or the file cannot be read, or another job has removed it.
             CapacityError: The array does not fit on this node, or, as a `PeerCapacityError`, on another.
             MismatchError: The ranks gave different names, or only some of them a region.

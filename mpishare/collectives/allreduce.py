@@ -86,7 +86,7 @@ def allreduce(
     Raises:
         SpecError: `local` is neither an array nor a number, or its dtype or class does not fit `op`, as the product of
             two lengths is no length; several ranks of a node gave the same items of an array that they write to, with
-            the scope "all"; or `out` is not such an array.
+            the scope "all", or arrays of their own, with the scope "nodes"; or `out` is not such an array.
         ArgumentError: `op` is not an operation on arrays of numbers, `backend` or `scope` is unknown, or the scope of a
             number is "nodes".
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
@@ -116,10 +116,9 @@ def allreduce(
         context, topology = call.context, call.context.topology
         plan = context.cached(_Plans).plan(context, array, out, op, backend, scope)
         items, target = (array, out) if plan.kind is PLAIN else (take_apart(array)[0], take_apart(out)[0])
-        if is_number:
-            if plan.of_nodes:
-                raise ArgumentError("scope 'nodes' is for an array that the ranks of a node share. Pass scope='all'.")
-            target = np.empty((), plan.spec.dtype)  # of each rank its own
+        if plan.of_nodes:
+            _check_shared(items, topology.node_size, is_number)
+        target = np.empty((), plan.spec.dtype) if is_number else target  # of each rank its own
         if target is not None:
             _check_overlap(items, target, plan.of_nodes)
         reduction = plan.reduction or Reduction(context, plan.operation, items, of_nodes=plan.of_nodes)
@@ -220,6 +219,15 @@ def _check_overlap(local: NDArray[Any], out: NDArray[Any], of_nodes: bool) -> No
         is_same = address_of(local) == address_of(out) and local.strides == out.strides
         if not (of_nodes and is_same):
             raise SpecError("local and out overlap: ranks would read items that others have replaced. Pass a copy.")
+
+
+def _check_shared(local: NDArray[Any], node_size: int, is_number: bool) -> None:
+    """Refuses what the ranks of a node do not share, where it is to count once for each node. Local."""
+    text = "scope 'nodes' is for an array that the ranks of a node share. Pass scope='all'."
+    if is_number:
+        raise ArgumentError(text)
+    if local.nbytes and node_size > 1 and not is_in_shared_memory(local):
+        raise SpecError(text)
 
 
 def _check_distinct(context: Context, local: NDArray[Any]) -> None:

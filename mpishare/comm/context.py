@@ -339,7 +339,7 @@ def checked_comm(comm: mpi.Comm | None) -> mpi.Intracomm:
     if comm == mpi.COMM_NULL:
         raise ArgumentError("comm is MPI_COMM_NULL, as after Free(); expected an intracommunicator of mpi4py.")
     if not isinstance(comm, mpi.Intracomm):
-        raise ArgumentError(f"comm must be an intracommunicator of mpi4py, not {comm!r}.")
+        raise ArgumentError(f"comm is {comm!r}; expected an intracommunicator of mpi4py, whose ranks take part.")
     return comm
 
 

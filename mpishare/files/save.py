@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
+from mpishare.comm.agreement import NO_PAYLOAD, PAYLOAD_BYTES
+from mpishare.comm.callsite import warn
 from mpishare.comm.collective import collective
 from mpishare.errors import ArgumentError, checked_path
 from mpishare.files.atomic_file import AtomicFile, write_exactly
@@ -69,9 +73,9 @@ def save(
 
     Args:
         path: The file. Its suffix chooses the format: .npy; or .h5, .hdf5, .hdf, .he5, which need h5py.
-        array: Without `distributed`, the array of rank 0; other ranks' is ignored. With it, the rows of each rank, none
-            or more; they are stacked in rank order. For an HDF5 file also a dict of arrays by the names of their
-            datasets, the same names on all ranks: all are saved, or none.
+        array: Without `distributed`, the array of rank 0; other ranks' is ignored, with a warning if its shape is
+            another. With it, the rows of each rank, none or more; they are stacked in rank order. For an HDF5 file also
+            a dict of arrays by the names of their datasets, the same names on all ranks: all are saved, or none.
         dataset: The name of the dataset of one array in an HDF5 file, with slashes between groups. A contiguous dataset
             of that name, shape and dtype is filled anew. Any other is replaced by a contiguous one, which takes its
             attributes and all its names (hard links). The file's other contents are copied, which takes time and room
@@ -128,7 +132,8 @@ def save(
             check_tqdm()
         names = [name for name in arrays if name != _NPY_NAME]
         kinds = [f"{name}: {describe_rows(specs[name])}".removeprefix(": ") for name in rows]
-        call.agree(f"save({file}, {names or '…'}, distributed={kinds}, {progress=})")
+        payload = call.agree(f"save({file}, {names or '…'}, distributed={kinds}, {progress=})", shapes_of(arrays, rows))
+        warn_of_others(payload, is_root=is_root)
         dataset = names[0] if len(names) == 1 else None
         new = Replacement(context, file, arrays, specs, rows, _lay_out, dataset=dataset, progress=progress)
         way = new.run()
@@ -176,6 +181,25 @@ def names_in(names: object, arrays: Mapping[str, object]) -> list[str]:
         known = ", ".join(map(repr, arrays))
         raise ArgumentError(f"distributed is {names!r}; expected a collection of names from {known}.")
     return [name for name in arrays if name in wanted]
+
+
+def shapes_of(arrays: Mapping[str, Any], distributed: Collection[str]) -> bytes:
+    """The payload of the agreement before `warn_of_others`: a checksum of this rank's shapes, and its bits inverted.
+
+    So the bitwise OR of all ranks tells whether they differ. Nothing from a rank that has None for one.
+    """
+    shapes = [getattr(array, "shape", None) for name, array in arrays.items() if name not in distributed]
+    if not shapes or None in shapes:
+        return NO_PAYLOAD
+    bits = crc32(repr(shapes).encode())
+    return struct.pack("<II", bits, ~bits & 0xFFFFFFFF).ljust(PAYLOAD_BYTES, b"\0")
+
+
+def warn_of_others(payload: bytes, *, is_root: bool) -> None:
+    """Warns on the root if ranks gave different shapes, as those with rows of their own do."""
+    bits, inverted = struct.unpack_from("<II", payload)
+    if is_root and bits & inverted:
+        warn("the arrays of other ranks, of other shapes, are not saved. Where each rank has rows, use distributed=.")
 
 
 def specs_of(

@@ -21,7 +21,7 @@ _OBJECTS = np.dtype(object)
 
 _CURE_PICKLE = "NumPy arrays of its parts"
 _CURE_COPY = "NumPy arrays in its place, or fewer ranks per node"
-_CURE_ARRAY = ".astype('S8') or .astype('f8')"
+_CURE_ARRAY = ".astype('S') or .astype('f8')"
 _CURE_FRAME = ".astype('category'), or, with PyArrow, .astype('string[pyarrow]')"
 
 

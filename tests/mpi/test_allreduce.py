@@ -137,6 +137,9 @@ def test_a_number_and_an_array_without_dimensions_differ(comm, raised):
     assert_refused_alike(errors, "MismatchError", "a number")
     errors = raised(lambda: ms.allreduce(1.0, out=ms.zeros(())))
     assert_refused_alike(errors, "SpecError", "builtins.float was given; expected a numpy.ndarray")
+    if ms.topology().n_nodes == 1:
+        errors = raised(lambda: ms.allreduce(np.ones(3), scope="nodes"))  # each rank's own
+        assert_refused_alike(errors, "SpecError", "scope 'nodes' is for an array that the ranks of a node share")
     errors = raised(lambda: ms.allreduce(1.0, scope="nodes"))
     assert_refused_alike(errors, "ArgumentError", "scope 'nodes' is for an array that the ranks of a node share")
 

@@ -43,7 +43,7 @@ BAD_ON_ONE_RANK = [
     (SHARE, (None,), f"SpecError: root {LAST} gave None"),
     (lambda array, root=0: ms.share(array, root=root), (np.ones(2), 99), "ArgumentError: root is 99;"),
     (PUT, (np.ones((2, 3)),), "ArgumentError: data does not fit the region, of shape (2,): could not broadcast"),
-    (PUT, (None,), "SpecError: data cannot be cast to float64"),
+    (PUT, (None,), f"SpecError: root {LAST} gave None as data"),
     (lambda lengths: ms.empty(len(lengths) - 1), ([],), "SpecError: shape"),
     (ANY.gather, (np.array(3.0),), "SpecError: an array without dimensions has no rows"),
     (ANY.allgather, ([1.0, 2.0],), "SpecError: builtins.list was given; expected a numpy.ndarray. Pass numpy.array("),
@@ -160,7 +160,7 @@ ADVICE: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
         lambda path: ms.allreduce(True),
         lambda path: ms.allreduce(True, "logical_or") is True and ms.allreduce(int(True)) == WORLD.size,
     ),
-    "SpecError: dtype object cannot be shared: it holds Python objects. Use a fixed width, e.g. .astype('S8') or "
+    "SpecError: dtype object cannot be shared: it holds Python objects. Use a fixed width, e.g. .astype('S') or "
     ".astype('f8').": (
         lambda path: ms.share(TABLE.astype(object)),
         lambda path: same(ms.share(TABLE.astype(object).astype("f8"))),

@@ -62,6 +62,21 @@ def test_an_array_of_all_ranks_is_written_by_the_root(shared_folder, name, datas
         assert_saved(shared_folder / name, dataset, array)
 
 
+@pytest.mark.ranks(2)
+def test_rows_of_each_rank_without_distributed(shared_folder, recwarn):
+    """The array of rank 0 is saved, and a warning tells that those of others are not; None is nothing to save."""
+    ms.save(shared_folder / "a.npy", np.ones(3) if COMM.rank == 0 else None)
+    assert not recwarn.list
+    for save in (
+        lambda rows: ms.save(shared_folder / "a.npy", rows),
+        lambda rows: ms.Checkpoint(shared_folder).save(1, {"a": rows}),
+    ):
+        save(np.ones(COMM.rank + 1))
+        messages = [str(recwarn.pop(RuntimeWarning).message)] if COMM.rank == 0 else []
+        assert not recwarn.list
+        assert all("of other shapes, are not saved" in message for message in messages)
+
+
 def test_dtypes_in_hdf5(shared_folder):
     names = "? f2 >f8 g c16 S5 V7 M8[25s] >M8[us] m8[s] nested aligned subarray gaps"
     for dtype in names.split():
