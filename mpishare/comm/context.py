@@ -320,7 +320,7 @@ def _find_context(comm: mpi.Comm | None) -> Context:
             raise
         checked.Set_attr(keyval, context)
         this_thread.begun = begun
-        _contexts[mpi.handle_of(checked)] = context
+        _contexts[checked.handle] = context
         if checked == mpi.COMM_WORLD:
             _contexts[None] = context
     return context
@@ -360,7 +360,7 @@ def _keyval() -> int:
     report_long_waits()
 
     def free(comm: mpi.Comm, _keyval: int, context: object) -> None:
-        _contexts.pop(mpi.handle_of(comm), None)
+        _contexts.pop(comm.handle, None)
         if isinstance(context, Context) and not mpi.Is_finalized():
             context.free()
 

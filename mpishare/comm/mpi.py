@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     HAS_MPI: bool
 
 
-def handle_of(item: Comm | Op) -> int:  # noqa: F405
-    """The number by which MPI's own calls know a communicator or an operation. mpi4py 3 has no `handle`."""
-    handle: int = _module()._handleof(item)
-    return handle
-
-
 def missing() -> str:
     """Why there is no MPI; "" if there is."""
     return _found()[1]

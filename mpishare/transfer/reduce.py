@@ -94,7 +94,7 @@ def operation_of(op: mpi.Op | np.ufunc | str) -> Operation:
     Raises:
         ArgumentError: `op` is not an operation, or not one on arrays of numbers.
     """
-    key = mpi.handle_of(op) if isinstance(op, mpi.Op) else op.lower() if isinstance(op, str) else op
+    key = op.handle if isinstance(op, mpi.Op) else op.lower() if isinstance(op, str) else op
     known = _known_operations().get(key) if isinstance(key, Hashable) else None
     if known is not None:
         return known
@@ -125,7 +125,7 @@ def _known_operations() -> dict[Hashable, Operation]:
     }
     known: dict[Hashable, Operation] = {}
     for name, (function, kinds) in table.items():
-        keys = (mpi.handle_of(getattr(mpi, name)), function, name.lower(), function.__name__)
+        keys = (getattr(mpi, name).handle, function, name.lower(), function.__name__)
         known.update(dict.fromkeys(keys, Operation(f"MPI.{name}", function, kinds)))
     return known
 

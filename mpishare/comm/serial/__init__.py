@@ -10,7 +10,6 @@ it is received. A call that would wait for ever raises an error instead.
 
 from mpishare.comm.serial.buffers import *
 from mpishare.comm.serial.communicator import *
-from mpishare.comm.serial.communicator import _handleof as _handleof
 from mpishare.comm.serial.constants import *
 from mpishare.comm.serial.environment import *
 from mpishare.comm.serial.messages import *

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from mpishare.comm.serial.collectives import Collectives
 from mpishare.comm.serial.constants import CONGRUENT, IDENT, LARGEST_TAG, TAG_UB, UNDEFINED
 from mpishare.comm.serial.messages import Messages
-from mpishare.comm.serial.ops import Op
 from mpishare.comm.serial.requests import Operation, Request
 
 _handles = itertools.count(1)
@@ -169,7 +168,3 @@ class Intracomm(Collectives, Messages):
 Comm = Intracomm
 COMM_NULL, COMM_WORLD, COMM_SELF = Intracomm(0), Intracomm(), Intracomm()
 GROUP_NULL = GROUP_EMPTY = Group()
-
-
-def _handleof(item: Intracomm | Op) -> int:
-    return item.handle
