@@ -81,7 +81,7 @@ class Context:
         self.collective_comm = CollectiveComm(duplicate, limit)
         with _from_those_left(self._made):
             if known is None or agreement.payload[_KEY_BYTES]:
-                known = ask_ranks(self.collective_comm, limit, rule, pretend)
+                known = ask_ranks(self.collective_comm, rule, pretend)
             self.topology, self.mpi_nodes = make_topology(comm, self.collective_comm, known, self._made)
             self.head_comm: mpi.Intracomm = self.collective_comm.call_together(duplicate.Dup)
             self._made.append(self.head_comm)

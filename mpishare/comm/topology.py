@@ -12,7 +12,6 @@ from typing import NamedTuple, cast
 
 from mpishare.comm import mpi
 from mpishare.comm.communicator import CollectiveComm
-from mpishare.comm.watchdog import WaitLimit
 from mpishare.errors import ArgumentError
 from mpishare.host.procfs import boot_id
 
@@ -153,7 +152,7 @@ def known_ranks(comm: mpi.Intracomm, rule: str | None, pretend: int | None) -> l
     return ranks if len(ranks) == comm.size else None
 
 
-def ask_ranks(together: CollectiveComm, limit: WaitLimit, rule: str | None, pretend: int | None) -> list[_Rank]:
+def ask_ranks(together: CollectiveComm, rule: str | None, pretend: int | None) -> list[_Rank]:
     """Asks MPI which ranks can share memory, and all ranks for their hosts; returns what is known of each, by rank.
 
     Nodes of MPI are one node if they have the same kernel. Some MPIs see several nodes there: MPICH 5 over UCX (mpich
@@ -162,17 +161,15 @@ def ask_ranks(together: CollectiveComm, limit: WaitLimit, rule: str | None, pret
 
     Args:
         together: mpishare's own duplicate of the communicator.
-        limit: The limit of its waits.
         rule: See `known_ranks`.
         pretend: See `known_ranks`.
 
     Collective:
         Over `together`.
     """
-    rank = together.rank
     split_type = cast("Callable[..., mpi.Intracomm]", together.comm.Split_type)
-    of_mpi = together.call_together(partial(split_type, mpi.COMM_TYPE_SHARED, rank))
-    leader = CollectiveComm(of_mpi, limit).allgather_int(rank)[0]
+    of_mpi = together.call_together(partial(split_type, mpi.COMM_TYPE_SHARED, together.rank))
+    leader = mpi.ranks_in(of_mpi, together.comm)[0]
     of_mpi.Free()
     facts = together.allgather_obj((leader, mpi.Get_processor_name(), boot_id(), pretend))
     kernels = [(facts[leader][1], facts[leader][2]) if facts[leader][2] else leader for leader, *_ in facts]
