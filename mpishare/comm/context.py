@@ -57,7 +57,9 @@ class Context:
         first_limit = WaitLimit(timeout_s or FOR_EVER_S)  # so that ranks meet which have different settings
         self._made: list[mpi.Intracomm] = []  # communicators, which are freed if MPI has none left for the next
         with _from_those_left(self._made):
-            self.data_comm = duplicate = _duplicate(comm, first_limit)
+            self.data_comm, request = comm.Idup()
+            first_limit.wait(request)
+        duplicate = self.data_comm
         duplicate.Set_errhandler(mpi.ERRORS_RETURN)
         try:
             # The others may have given up waiting by now.
@@ -165,17 +167,6 @@ def _free(comms: list[mpi.Intracomm]) -> None:
         if comm != mpi.COMM_NULL:
             comm.Free()
     comms.clear()
-
-
-def _duplicate(comm: mpi.Intracomm, limit: WaitLimit) -> mpi.Intracomm:
-    """Our own duplicate of `comm`.
-
-    Raises:
-        StallError: The other ranks did not come within the limit.
-    """
-    duplicate, request = comm.Idup()
-    limit.wait(request)
-    return duplicate
 
 
 def _check_launch(config: Config) -> None:
