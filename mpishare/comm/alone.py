@@ -36,6 +36,7 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
         self._is_for_all = for_all_threads
         self._thread = 0
         self._reference = ref(self, _forget)
+        hash(self._reference)  # which it keeps, and could not make when this block is gone
 
     def __enter__(self) -> alone:
         if self._reference not in blocks:  # a pool may begin its block several times
