@@ -133,7 +133,7 @@ class Checkpoint:
                 self._folder.prepare(number, overwrite=overwrite)
             kinds = {name: f"{specs[name].shape[1:]} {specs[name].dtype}" for name in rows}
             compared = f"Checkpoint.save({self.path}, {number}, {list(arrays)}, {kinds}, {overwrite=}, {progress=})"
-            warn_of_others(call.agree(compared, shapes_of(arrays, rows)), is_root=is_root)
+            warn_of_others(context, call.agree(compared, shapes_of(arrays, rows)))
             file, writer = self._folder.file(number), CheckpointWriter(number, values_json)
             Replacement(context, file, arrays, specs, rows, writer.lay_out, writer.complete, progress=progress).run()
             with stall_errors("the checkpoint was saved"), agree(context.collective_comm):

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
-from mpishare.comm.agreement import NO_PAYLOAD, PAYLOAD_BYTES
+from mpishare.comm.agreement import NO_PAYLOAD, PAYLOAD_BYTES, agree
 from mpishare.comm.callsite import warn
 from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, checked_path
 from mpishare.files.atomic_file import AtomicFile, write_exactly
 from mpishare.files.errors import file_errors
@@ -133,7 +134,7 @@ def save(
         names = [name for name in arrays if name != _NPY_NAME]
         kinds = [f"{name}: {describe_rows(specs[name])}".removeprefix(": ") for name in rows]
         payload = call.agree(f"save({file}, {names or '…'}, distributed={kinds}, {progress=})", shapes_of(arrays, rows))
-        warn_of_others(payload, is_root=is_root)
+        warn_of_others(context, payload)
         dataset = names[0] if len(names) == 1 else None
         new = Replacement(context, file, arrays, specs, rows, _lay_out, dataset=dataset, progress=progress)
         way = new.run()
@@ -195,11 +196,17 @@ def shapes_of(arrays: Mapping[str, Any], distributed: Collection[str]) -> bytes:
     return struct.pack("<II", bits, ~bits & 0xFFFFFFFF).ljust(PAYLOAD_BYTES, b"\0")
 
 
-def warn_of_others(payload: bytes, *, is_root: bool) -> None:
-    """Warns on the root if ranks gave different shapes, as those with rows of their own do."""
+def warn_of_others(context: Context, payload: bytes) -> None:
+    """Warns on the root if ranks gave different shapes, as those with rows of their own do.
+
+    Collective:
+        Over the communicator, as a program may make the warning an error.
+    """
     bits, inverted = struct.unpack_from("<II", payload)
-    if is_root and bits & inverted:
-        warn("the arrays of other ranks, of other shapes, are not saved. Where each rank has rows, use distributed=.")
+    if bits & inverted:
+        with agree(context.collective_comm):
+            if context.topology.rank == ROOT:
+                warn("the arrays of other ranks have other shapes and are not saved. Pass distributed= to save rows.")
 
 
 def specs_of(

@@ -64,7 +64,7 @@ def test_an_array_of_all_ranks_is_written_by_the_root(shared_folder, name, datas
 
 @pytest.mark.ranks(2)
 def test_rows_of_each_rank_without_distributed(shared_folder, recwarn):
-    """The array of rank 0 is saved, and a warning tells that those of others are not; None is nothing to save."""
+    """The array of rank 0 is saved, and a warning says that those of others are not, unless they are None."""
     ms.save(shared_folder / "a.npy", np.ones(3) if COMM.rank == 0 else None)
     assert not recwarn.list
     for save in (
@@ -74,7 +74,11 @@ def test_rows_of_each_rank_without_distributed(shared_folder, recwarn):
         save(np.ones(COMM.rank + 1))
         messages = [str(recwarn.pop(RuntimeWarning).message)] if COMM.rank == 0 else []
         assert not recwarn.list
-        assert all("of other shapes, are not saved" in message for message in messages)
+        assert all("have other shapes and are not saved" in message for message in messages)
+        warnings.simplefilter("error")  # then it is every rank's error; `recwarn` restores the filters
+        with pytest.raises((RuntimeWarning, ms.PeerError), match="and are not saved"):
+            save(np.ones(COMM.rank + 1))
+        warnings.simplefilter("always")
 
 
 def test_dtypes_in_hdf5(shared_folder):
