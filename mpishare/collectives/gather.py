@@ -151,9 +151,9 @@ def scatter(
         payload = NO_PAYLOAD
         root = checked_integer("root", root, largest=topology.size - 1)
         numbers = None if counts is None else checked_integers("counts", counts)
-        if topology.rank == root:
-            refuse_objects(array, "scatter")
-        array, kind = take_apart(array if topology.rank == root else None)
+        array = array if topology.rank == root else None
+        refuse_objects(array, "scatter")
+        array, kind = take_apart(array)
         if topology.rank == root:
             of_root = rows_of(array)
             payload, extension = of_root.packed

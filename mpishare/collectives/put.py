@@ -78,11 +78,9 @@ def put(
         array, kind = take_apart(array)
         items, spec, part = _selected(array, region)
         name = shared_name(array if part is None else part, writes=True, is_contiguous=False)
-        if topology.rank == root and data is None:
-            raise SpecError(
-                f"root {root} gave None as data. Pass the data on that rank, or the rank that has it as root."
-            )
         if topology.rank == root:
+            if data is None:
+                raise SpecError(f"root {root} gave None as data. Pass the data on that rank, or its rank as root.")
             source = ArraySource(spec, _as_part(_assigned(data, spec, kind), spec, array if part is None else part))
         is_direct = part is not None and part.flags.forc and not has_gaps(spec.dtype)
         travels = topology.is_leader and topology.n_nodes > 1 and not is_direct

@@ -95,7 +95,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         self._has_agreed = True
         if self._meets_node:
             self.exchange()
-        else:
+        else:  # the same, without a frame more in each small call
             Agreement.exchange(self)
         return self.payload
 

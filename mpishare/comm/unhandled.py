@@ -55,9 +55,8 @@ def end_job_on_exception() -> None:
         if is_cause(error, rank):
             print_error()
         else:  # the others of the host wait longer than their first, as who has waited ends the job
-            timers.append(
-                Timer(_OTHERS_S * (1 + rank / size if is_first else 3), print_error if is_first else lambda: None)
-            )
+            first, other = Timer(_OTHERS_S * (1 + rank / size), print_error), Timer(_OTHERS_S * 3, lambda: None)
+            timers.append(first if is_first else other)
             timers[-1].daemon = True
             timers[-1].start()
 
