@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from weakref import ref
 
 from mpishare.comm import mpi
@@ -11,7 +11,7 @@ from mpishare.errors import ArgumentError
 
 blocks: dict[ref[alone], None] = {}
 """The blocks that this process is in, the innermost last. A signal's exception may take a thread out of a block without
-its end. Then nothing refers to the block, and it counts no more."""
+its end. The public call around it then ends it, by `end_others`; else it counts no more when nothing refers to it."""
 
 
 class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
@@ -51,12 +51,16 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
         """Ends the block, if it has not ended."""
         _forget(self._reference)
 
+    def is_of_this_thread(self) -> bool:
+        """Whether this thread has entered the block."""
+        return self._thread == threading.get_ident()
+
     def separates(self, comm: mpi.Intracomm, *, of_this_thread: bool = False) -> bool:
         """Whether other ranks of `comm` do not come to a collective of this thread.
 
         With `of_this_thread`, true only in the thread that entered the block.
         """
-        is_own = self._thread == threading.get_ident()
+        is_own = self.is_of_this_thread()
         if self.is_lifted or not (is_own or (self._is_for_all and not of_this_thread)):
             return False
         return comm.size > 1 and (self._comm == comm or (is_own and _n_common(self._comm, comm) > 1))
@@ -65,6 +69,14 @@ class alone:  # noqa: N801 - used as `with alone(comm, "within a task"):`
 def _forget(reference: ref[alone], pop: Callable[..., object] = blocks.pop) -> None:
     """Ends a block. `pop` is there to the very end of the process, where the last reference may go."""
     pop(reference, None)
+
+
+def end_others(begun: Collection[ref[alone]]) -> None:
+    """Ends the blocks of this thread but those that had `begun` before the call that an exception has ended."""
+    for reference in set(blocks).difference(begun):
+        block = reference()
+        if block is not None and block.is_of_this_thread():
+            block.end()
 
 
 def where_alone(comm: mpi.Comm | None, *, of_this_thread: bool = False) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NO_PAYLOAD, PAYLOAD_BYTES, Agreement, is_cut_off, is_known
-from mpishare.comm.alone import blocks, refuse_alone
+from mpishare.comm.alone import blocks, end_others, refuse_alone
 from mpishare.comm.context import context_of, topology
 from mpishare.comm.requests import this_thread
 from mpishare.errors import MpishareError
@@ -27,7 +27,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         context: The context of the communicator, or with the scope "node" of the ranks of this node.
     """
 
-    __slots__ = ("_has_agreed", "_is_for_all", "_meets_node", "_name", "_of_all", "context")
+    __slots__ = ("_blocks", "_has_agreed", "_is_for_all", "_meets_node", "_name", "_of_all", "context")
 
     def __init__(
         self, name: str, comm: mpi.Comm | None, scope: str = "all", *, meets_other_scopes: bool = False
@@ -46,6 +46,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         self._is_for_all = scope != "node"
         if blocks:  # nearly never
             refuse_alone(name, comm if self._is_for_all or meets_other_scopes else topology(comm).node_comm)
+        self._blocks = tuple(blocks)
         self._begun = this_thread.begun
         self._name = name
         self._of_all = context = context_of(comm)
@@ -143,6 +144,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
     def _end(self, error: BaseException) -> None:
         """Notes whether all ranks have the error with which the call ends."""
         self._of_all.current_call = ""
+        end_others(self._blocks)
         if is_known(error, self._comm.size):
             this_thread.begun = self._begun
         else:

@@ -124,6 +124,17 @@ def test_an_exception_from_outside_at_any_instruction_of_a_map(nodes):
     run("interrupt_anywhere", "map_tasks", timeout_s="3", MPISHARE_NODES=nodes)
 
 
+@pytest.mark.parametrize(("place", "others"), [("window", "StallError"), ("task", "PeerError")])
+def test_an_exception_from_outside_at_one_instruction(place, others):
+    """The same before a rank comes to the others for a window, or where a task's end is noted; its traceback is kept.
+
+    Outcome: that rank raises it, the others StallError or PeerError; calls on other communicators work.
+    """
+    ended = run("interrupt_before", place, timeout_s="0.5", MPISHARE_BACKEND="window")
+    lines = sorted(ended.stdout.splitlines())
+    assert lines == sorted(["FromOutside FromOutside", *[f"{others} {others}"] * 2])
+
+
 def test_an_interrupted_transfer_ends_the_job():
     """The same without MPISHARE_TIMEOUT, plain python, where the program does not catch it.
 

@@ -19,7 +19,9 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.comm import watchdog
+from mpishare.comm.alone import alone
 from mpishare.comm.context import context_of
+from mpishare.memory import window
 from mpishare.objects import packing
 from mpishare.transfer import node_fill
 from tests.faults.strace import injected
@@ -197,6 +199,28 @@ def interrupt(folder):
 
 class FromOutside(Exception):
     """What the handler of a signal raises."""
+
+
+def interrupt_before(place):
+    """Rank 1 gets an exception from outside before it makes a window, or at the end of a task; the others wait."""
+    owner, name = {"window": (window, "_make_shared"), "task": (alone, "end")}[place]
+    usual, kept = getattr(owner, name), []
+
+    def interrupted(*args):
+        setattr(owner, name, usual)
+        raise FromOutside
+
+    for number in range(2):
+        own = comm.Dup()
+        ms.share(np.zeros(3), comm=own)
+        if rank == 1:
+            setattr(owner, name, interrupted)
+        try:
+            ms.map(abs, range(9), comm=own) if place == "task" else ms.zeros(1 << 20, comm=own)
+        except (FromOutside, ms.StallError, ms.PeerError) as error:
+            kept.append(error)  # with its traceback, which refers to all frames
+        assert len(kept) == number + 1
+    print(*(type(error).__name__ for error in kept), flush=True)
 
 
 def share_and_gather(own):

@@ -13,6 +13,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree, is_known
+from mpishare.comm.alone import alone, blocks
 from mpishare.comm.collective import collective
 from mpishare.comm.context import context_of
 from mpishare.comm.topology import Placement, pretend_node
@@ -370,3 +371,11 @@ def test_an_error_of_one_node_is_told_by_its_own_rank(duplicate):
             raise ValueError("no room")
     if isinstance(caught.value, ms.PeerError):
         assert (caught.value.rank, caught.value.others) == (last, 0)
+
+
+def test_a_block_that_never_began_ends_without_a_word():
+    """Its reference goes while another block is on. What a callback raises there is an error of the test."""
+    with alone(MPI.COMM_SELF, "within a test"):
+        before = list(blocks)
+        alone(MPI.COMM_SELF, "nowhere")
+        assert list(blocks) == before
