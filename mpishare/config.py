@@ -8,6 +8,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
+from functools import cached_property, lru_cache
 from typing import Any
 
 from mpishare.errors import ArgumentError
@@ -130,21 +131,21 @@ class Config:
     window_components: str | None = _setting("OMPI_MCA_osc", None)
     launched: int = 1
 
-    @classmethod
-    def read(cls, environ: Mapping[str, str] = _SOURCES) -> Config:
+    @staticmethod
+    def read(environ: Mapping[str, str] = _SOURCES) -> Config:
         """Reads the environment, and what `configure` has set.
 
         Raises:
             ArgumentError: A variable has a value that is not allowed.
         """
-        values = {attribute: _value_of(setting, environ) for attribute, setting in _SETTINGS.items()}
-        return cls(**values, launched=_launched(environ))
+        return _parsed(tuple(map(environ.get, _VARIABLES)))
 
     @staticmethod
     def read_one(attribute: str, environ: Mapping[str, str] = _SOURCES) -> Any:
         """One setting alone; its default also where it cannot be understood, which `read` reports."""
         try:
-            return _value_of(_SETTINGS[attribute], environ)
+            setting = _SETTINGS[attribute]
+            return _value_of(setting, environ.get(setting.metadata["name"]))
         except ArgumentError:
             return _SETTINGS[attribute].default
 
@@ -159,7 +160,7 @@ class Config:
         """The folder for the files of memmaps on disk."""
         return self.directory or self.temporary
 
-    @property
+    @cached_property
     def common(self) -> str:
         """The settings that must be equal on all ranks. Folders may differ from node to node."""
         return self._text("backend", "nodes", "check", "timeout_s", "singletons", "recycle", "chunk_bytes")
@@ -176,11 +177,24 @@ class Config:
 
 _SETTINGS = {setting.name: setting for setting in fields(Config) if setting.metadata}
 
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+"""By which Open MPI's mpiexec, MPICH's and Slurm's srun tell the number of processes. srun's comes last: mpiexec in a
+batch job starts its daemons by srun, and then it counts daemons."""
 
-def _value_of(setting: Field[Any], environ: Mapping[str, str]) -> Any:
+_VARIABLES = (*(setting.metadata["name"] for setting in _SETTINGS.values()), *_SIZES)
+
+
+@lru_cache(maxsize=8)
+def _parsed(texts: tuple[str | None, ...]) -> Config:
+    """The settings by the texts of their variables, which are nearly always those of the communicator before."""
+    says = dict(zip(_VARIABLES, texts, strict=True))
+    values = {name: _value_of(setting, says[setting.metadata["name"]]) for name, setting in _SETTINGS.items()}
+    return Config(**values, launched=next((int(text) for text in map(says.get, _SIZES) if text and text.isdigit()), 1))
+
+
+def _value_of(setting: Field[Any], text: str | None) -> Any:
     """What a variable says; its default if it says nothing. Raises an `ArgumentError` if its value is not allowed."""
     name, allowed = setting.metadata["name"], setting.metadata["allowed"]
-    text = environ.get(name)
     try:
         says = text if setting.metadata["may_be_empty"] else text or None
         return setting.default if says is None else setting.metadata["parse"](says)
@@ -203,7 +217,7 @@ def variables_of(settings: Mapping[str, object]) -> dict[str, str]:
         for name, value in settings.items()
     }
     for variable in texts:
-        _value_of(known[variable], texts)
+        _value_of(known[variable], texts[variable])
     return texts
 
 
@@ -254,12 +268,3 @@ _OF_RANKS = (
     *("PMI_FD", "PMI_ID", "PMI_JOBID", "PMI_PORT", "PMI_RANK"),
 )
 """Variables of Open MPI, MPICH, Intel MPI and Slurm by which a process finds its launcher, and its own rank."""
-
-
-def _launched(environ: Mapping[str, str]) -> int:
-    """The number of processes by the variables that Open MPI's mpiexec, MPICH's and Slurm's srun set.
-
-    srun's comes last: mpiexec in a batch job starts its daemons by srun, and then it counts daemons.
-    """
-    names = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-    return next((int(environ[name]) for name in names if environ.get(name, "").isdigit()), 1)
