@@ -109,8 +109,8 @@ def share(
         memory of the node is released with the last view.
 
     Raises:
-        SpecError: `obj` is None or cannot be pickled on `root`, or is an array whose dtype has no fixed size; or this
-            rank cannot unpickle the object. What its class raised is the `__cause__`.
+        SpecError: `obj` is None or cannot be pickled on `root`, is an array whose dtype has no fixed size, or has no
+            array to be `writable`; or this rank cannot unpickle it. What its class raised is the `__cause__`.
         ArgumentError: `root` is not a rank of `comm`, `backend`, `scope` or `writable` is unknown, `call` is not a
             function, or there are both `obj` and `call`.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
@@ -405,6 +405,9 @@ def _pack(obj: Any, options: _Options) -> _Object:
         cure = "Pass the object on that rank, or call a function that returns it."
         raise SpecError(f"root {options.root} gave None, so there is nothing to share. {cure}")
     packed = _Object(obj, options)
+    if options.writable and not packed.arrays:
+        cure = "Put what the ranks write into an array, or share it without writable=True."
+        raise SpecError(f"{describe(obj)} has no array in it, so no rank could see what another one writes. {cure}")
     if isinstance(obj, FunctionType) and _takes_no_arguments(obj):
         name = obj.__name__
         callsite.warn(f"share(): each rank gets the function {name} itself. Use share(call={name}) for its result.")

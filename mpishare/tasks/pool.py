@@ -107,6 +107,9 @@ class Pool(TaskExecutor):
         per: str = "rank",
     ) -> None:
         self._per = per
+        if isinstance(comm, int):
+            cure = "the workers are the ranks that mpiexec has started. Use Pool(), or a communicator of some of them."
+            raise ArgumentError(f"Pool({comm}) asks for processes, but {cure}")
         with collective("Pool", comm) as call:
             self._context = context = call.context
             job = Job(abs, (), initializer=initializer, initargs=initargs, per=per)
@@ -303,6 +306,9 @@ class Pool(TaskExecutor):
     def _check_usable(self) -> None:
         self._check_comm()
         if not self.is_root:
-            raise ArgumentError(f"only the root, rank {self._root}, has tasks; the others are in `with` until it ends.")
+            cure = (
+                "Use the pool in `with Pool() as pool:`, behind `if pool is not None:`, as the others serve in `with`."
+            )
+            raise ArgumentError(f"only the root, rank {self._root}, gives tasks, and this is rank {self.rank}. {cure}")
         if not self._is_open:
             raise ArgumentError("the pool has been closed. Make another one, on all ranks.")

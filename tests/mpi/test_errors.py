@@ -104,6 +104,12 @@ def same(array):
     return array.tolist() == TABLE.tolist()
 
 
+def pooled():
+    """Whether the ranks run tasks."""
+    with ms.Pool() as pool:
+        return pool is None or pool.map(abs, [-1]) == [1]
+
+
 def csv(path):
     """A file of a format that `load` does not read."""
     if WORLD.rank == 0:
@@ -167,6 +173,13 @@ ADVICE: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     ),
     "SpecError: root 0 gave None, so there is nothing to share. Pass the object on that rank, or call a function that "
     "returns it.": (lambda path: ms.share(None), lambda path: same(ms.share(call=TABLE.copy))),
+    "SpecError: an object of type list has no array in it, so no rank could see what another one writes. Put what the "
+    "ranks write into an array, or share it without writable=True.": (
+        lambda path: ms.share([1, 2], writable=True),
+        lambda path: ms.share([1, 2]) == [1, 2] and ms.share([TABLE], writable=True)[0].flags.writeable,
+    ),
+    "ArgumentError: Pool(3) asks for processes, but the workers are the ranks that mpiexec has started. Use Pool(), or "
+    "a communicator of some of them.": (lambda path: ANY.Pool(3), lambda path: pooled()),
     "ArgumentError: op is 'mean', which does not reduce arrays of numbers. Use sum, add, prod, multiply, min, minimum, "
     "max, maximum, ...": (
         lambda path: ms.allreduce(TABLE, "mean"),
