@@ -223,7 +223,7 @@ def draw_share(share: Any) -> None:
         left.annotate(words, ([*held][-1], drawn[-1]), (-8, 8), textcoords="offset points", ha="right")
     left.set(xlabel="ranks on the node", ylabel=f"memory for {share['memory, MiB']} MiB, GiB", ylim=(0, None))
     draw_bars(right, times, f"time of {size} to {share['ranks']} ranks, ms")
-    figure.savefig(RESULTS / "share.png", dpi=80)
+    figure.savefig(RESULTS / "share.png", dpi=120)
 
 
 def draw_nodes(nodes: Any) -> None:
@@ -233,19 +233,19 @@ def draw_nodes(nodes: Any) -> None:
         if place.startswith("4 hosts"):
             size, table = [*sizes.items()][-1]
             found[f"{size} to {place}, ms"] = {name: row[MEDIAN] for name, row in table.items()}
-    figure, axes = panels(len(found), "An array to every host; by MPI_Bcast, one rank per host, to one rank of each")
+    figure, axes = panels(len(found), "An array to every host; by MPI_Bcast, one rank\nper host, to one rank of each")
     for each, (label, values) in zip(axes, found.items(), strict=True):
         draw_bars(each, values, label)
-    figure.savefig(RESULTS / "nodes.png", dpi=80)
+    figure.savefig(RESULTS / "nodes.png", dpi=120)
 
 
 def panels(count: int, title: str) -> Any:
-    """A figure and its panels side by side; needs matplotlib."""
+    """A figure and its panels, one below the other, so that they can be read on a narrow screen; needs matplotlib."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 4.2), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(5.6, 3.4 * count), layout="constrained", facecolor="white")
     figure.suptitle(title)
-    axes = [figure.add_subplot(1, count, number + 1) for number in range(count)]
+    axes = [figure.add_subplot(count, 1, number + 1) for number in range(count)]
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
     return figure, axes
