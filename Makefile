@@ -43,7 +43,7 @@ help:
 	@echo "make demo   set up .venv, then share a real table with 4 ranks on 2 pretend nodes"
 	@echo "make test   set up .venv and MPICH, then run the tests that a change needs; ONLY='unit mpi-3' runs some"
 	@echo "make test-all   set up other MPIs as well, then run every test (a quarter of an hour)"
-	@echo "make machines   run the core of the tests on other versions of Linux, in virtual machines (at most an hour)"
+	@echo "make machines   run the core of the tests on other versions of Linux, in virtual machines (25 minutes)"
 	@echo "make coverage   run some of the tests, and demand that they reach nearly all lines and branches"
 	@echo "make bench  set up .venv, then make every benchmark again, with its pictures (40 minutes)"
 	@echo "make lint   check style, format and types"
