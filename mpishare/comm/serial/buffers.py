@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, bytes_of
-from mpishare.comm.serial.constants import BOTTOM, ERR_TRUNCATE, ORDER_C, Exception
+from mpishare.comm.serial.constants import BOTTOM, ERR_TRUNCATE, Exception
 
 
 class Datatype:
-    """Which bytes of an item of memory are sent and received.
+    """The items of memory that are sent and received.
 
     Attributes:
-        extent: Bytes from one item to the next.
-        size: Bytes of an item that are sent and received.
+        size: Bytes of an item.
     """
 
-    def __init__(self, offsets: NDArray[np.intp], extent: int) -> None:
-        """The bytes at `offsets` from where an item begins, in the order in which they are sent."""
-        self.offsets, self.extent, self.size = offsets, extent, offsets.size
-        self.is_dense = np.array_equal(offsets, np.arange(extent))
+    def __init__(self, size: int) -> None:
+        self.size = size
 
     @staticmethod
     def fromcode(code: Any) -> Datatype:
@@ -46,37 +41,7 @@ class Datatype:
 
     def Get_extent(self) -> tuple[int, int]:
         """Where the bytes of an item begin, and how many bytes lie between two items."""
-        return int(self.offsets.min(initial=self.extent)), self.extent
-
-    def Create_contiguous(self, count: int) -> Datatype:
-        """Items that follow each other."""
-        return self._at(np.arange(count))
-
-    def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
-        """Blocks of items at regular distances, in items."""
-        return self.Create_indexed_block(blocklength, np.arange(count) * stride)
-
-    def Create_indexed_block(self, blocklength: int, displacements: ArrayLike) -> Datatype:
-        """Blocks of items of one length at `displacements`, in items."""
-        return self._at(np.add.outer(np.asarray(displacements, np.intp), np.arange(blocklength)))
-
-    def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Blocks of items of several lengths at `displacements`, in items."""
-        blocks = zip(blocklengths, displacements, strict=True)
-        return self._at(np.concatenate([np.arange(0), *(np.arange(start, start + length) for length, start in blocks)]))
-
-    def Create_subarray(
-        self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: Any = ORDER_C
-    ) -> Datatype:
-        """A part of an array of shape `sizes`, over which it extends."""
-        region = tuple(slice(start, start + size) for start, size in zip(starts, subsizes, strict=True))
-        count = math.prod(sizes)
-        numbers: NDArray[np.intp] = np.arange(count).reshape(tuple(sizes), order=order)[region]
-        return self._at(numbers.ravel(order=order)).Create_resized(0, count * self.extent)
-
-    def Create_resized(self, lb: int, extent: int) -> Datatype:
-        """The same bytes with another distance from one item to the next."""
-        return Datatype(self.offsets, extent)
+        return 0, self.size
 
     def Commit(self) -> Datatype:
         """Itself."""
@@ -85,21 +50,16 @@ class Datatype:
     def Free(self) -> None:
         """Does nothing."""
 
-    def _at(self, places: NDArray[np.intp]) -> Datatype:
-        """Items at some places, counted in items."""
-        offsets = np.add.outer(places.ravel() * self.extent, self.offsets).ravel()
-        return Datatype(offsets, int(np.ptp(places) + 1) * self.extent if places.size else 0)
-
 
 @cache
 def _basic(itemsize: int, _char: str) -> Datatype:
-    return Datatype(np.arange(itemsize), itemsize)
+    return Datatype(itemsize)
 
 
 _COMPLEX = {"Zf": "F", "Zd": "D", "Zg": "G"}
 """Codes of the buffer protocol that NumPy's dtype does not know."""
 
-DATATYPE_NULL = Datatype(np.arange(0), 0)
+DATATYPE_NULL = Datatype(0)
 BOOL = C_BOOL = Datatype.fromcode("?")
 CHAR, SIGNED_CHAR, BYTE = (Datatype.fromcode(code) for code in "cbB")
 UNSIGNED_CHAR = BYTE
@@ -122,8 +82,8 @@ class Buffer:
     datatype: Datatype
 
     def read(self) -> Block:
-        """The bytes to send; a view if they follow each other."""
-        return self.memory[self._where()]
+        """The bytes to send, as a view."""
+        return self.memory[self.start : self.start + self.count * self.datatype.size]
 
     def write(self, data: Block) -> None:
         """Receives bytes, which may be fewer than there is memory for.
@@ -133,17 +93,7 @@ class Buffer:
         """
         if data.size > self.count * self.datatype.size:
             raise Exception("MPI_ERR_TRUNCATE: the message is longer than the memory for it", ERR_TRUNCATE)
-        where = self._where()
-        if isinstance(where, slice):
-            self.memory[where][: data.size] = data
-        else:
-            self.memory[where[: data.size]] = data
-
-    def _where(self) -> slice | NDArray[np.intp]:
-        datatype = self.datatype
-        if datatype.is_dense:
-            return slice(self.start, self.start + self.count * datatype.extent)
-        return (self.start + np.add.outer(np.arange(self.count) * datatype.extent, datatype.offsets)).ravel()
+        self.read()[: data.size] = data
 
 
 def simple(spec: Any) -> Buffer:
@@ -156,16 +106,6 @@ def vector(spec: Any) -> Buffer:
     memory, counts, displs, datatype = _unpacked(spec)
     # A number for all ranks is a count, or the distance between two ranks' items.
     return _buffer(memory, _of_rank(counts), _of_rank(displs) if np.ndim(displs) else None, datatype)
-
-
-def bytewise(spec: Any) -> Buffer:
-    """The argument of a call that takes a count, a displacement in bytes and a datatype for each rank."""
-    *others, datatypes = spec
-    memory, counts, displs, datatype = _unpacked([*others, _of_rank(datatypes)])
-    if (counts is None) != (displs is None):
-        raise ValueError("message: expecting counts and displacements, or neither")
-    count = 1 if counts is None else _of_rank(counts)
-    return _buffer(memory, count, _of_rank(displs), datatype, displ_bytes=1)
 
 
 def reduced(sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
@@ -205,8 +145,8 @@ def _unpacked(spec: Any) -> tuple[Any, Any, Any, Any]:
     return memory, count, displ, datatype
 
 
-def _buffer(memory: Any, count: Any, displ: Any, code: Any, displ_bytes: int = 0) -> Buffer:
-    """The items of an object, as many as follow `displ` if there is no `count`. `displ` counts items, or bytes.
+def _buffer(memory: Any, count: Any, displ: Any, code: Any) -> Buffer:
+    """The items of an object, as many as follow `displ`, in items, if there is no `count`.
 
     Raises:
         ValueError: They do not fit into the object.
@@ -216,20 +156,20 @@ def _buffer(memory: Any, count: Any, displ: Any, code: Any, displ_bytes: int = 0
     if code is None and not array.dtype.isnative:
         raise BufferError(f"message: dtype {array.dtype.str!r} has not the byte order of this machine")
     datatype = code if isinstance(code, Datatype) else Datatype.fromcode(array.dtype if code is None else code)
-    block, extent = bytes_of(array), datatype.extent
-    if extent <= 0 and (displ or (count is None and block.size)):
-        raise ValueError(f"message: a datatype of extent {extent} needs a count, and no displacement")
-    start = operator.index(displ or 0) * (displ_bytes or extent)
+    block, size = bytes_of(array), datatype.size
+    if not size and (displ or (count is None and block.size)):
+        raise ValueError("message: a datatype of no bytes needs a count, and no displacement")
+    start = operator.index(displ or 0) * size
     rest = block.size - start
     if start < 0 or rest < 0:
         raise ValueError(f"message: displacement {displ} lies outside the memory of {block.size} bytes")
     if count is None:
-        if rest and rest % extent:
-            raise ValueError(f"message: {rest} bytes are not a multiple of the datatype's extent of {extent}")
-        count = rest and rest // extent
+        if rest and rest % size:
+            raise ValueError(f"message: {rest} bytes are not a multiple of the datatype's size of {size}")
+        count = rest and rest // size
     buffer = Buffer(block, start, operator.index(count), datatype)
-    if count < 0 or (count and (count - 1) * extent + datatype.offsets.max(initial=-1) >= rest):
-        raise ValueError(f"message: {count} items of {extent} bytes do not fit into the memory of {rest} bytes")
+    if count < 0 or count * size > rest:
+        raise ValueError(f"message: {count} items of {size} bytes do not fit into the memory of {rest} bytes")
     return buffer
 
 

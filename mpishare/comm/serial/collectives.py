@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from mpishare.comm.serial.buffers import Buffer, bytewise, reduced, simple, vector
+from mpishare.comm.serial.buffers import Buffer, reduced, simple, vector
 from mpishare.comm.serial.constants import ERR_ROOT, IN_PLACE, Exception
 from mpishare.comm.serial.messages import dump, load
 from mpishare.comm.serial.ops import SUM, Op
-from mpishare.comm.serial.requests import Operation, Prequest, Request
+from mpishare.comm.serial.requests import Operation, Request
 
 
 class Collectives:
@@ -39,10 +39,6 @@ class Collectives:
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Copies one buffer to the other."""
         _copy(vector, sendbuf, vector, recvbuf)
-
-    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Copies one buffer to the other."""
-        _copy(bytewise, sendbuf, bytewise, recvbuf)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """Copies one buffer to the other."""
@@ -130,24 +126,11 @@ def _nonblocking(call: Callable[..., None]) -> Callable[..., Request]:
     return begin
 
 
-def _persistent(call: Callable[..., None]) -> Callable[..., Prequest]:
-    @wraps(call)
-    def prepare(*args: Any, **kwargs: Any) -> Prequest:
-        def begin() -> Operation:
-            call(*args, **kwargs)
-            return Operation()
-
-        return Prequest(begin)
-
-    return prepare
-
-
 for _name in (
     *("Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall"),
-    *("Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan"),
+    *("Alltoallv", "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan"),
 ):
     setattr(Collectives, f"I{_name.lower()}", _nonblocking(getattr(Collectives, _name)))
-    setattr(Collectives, f"{_name}_init", _persistent(getattr(Collectives, _name)))
 
 
 def _copied(obj: Any) -> Any:

@@ -62,6 +62,10 @@ class Intracomm(Collectives, Messages):
     def __bool__(self) -> bool:
         return self.handle != 0
 
+    def __getattr__(self, name: str) -> NoReturn:
+        cure = "Install an MPI library where a program needs it."
+        raise AttributeError(f"the communicator of one rank without MPI has no {name}. {cure}", name=name, obj=self)
+
     # Facts
 
     def Get_rank(self) -> int:

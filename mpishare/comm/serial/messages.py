@@ -21,7 +21,7 @@ from mpishare.comm.serial.constants import (
     Exception,
     never,
 )
-from mpishare.comm.serial.requests import NOTHING, Operation, Prequest, Request
+from mpishare.comm.serial.requests import NOTHING, Operation, Request
 from mpishare.comm.serial.status import Status
 
 
@@ -33,60 +33,6 @@ def dump(obj: Any) -> Block:
 def load(data: Block) -> Any:
     """The object that `dump` made."""
     return pickle.loads(data.data) if data.size else None  # noqa: S301 - of this process
-
-
-class Message:
-    """A message that a probe has taken out of its communicator. It is true until it is received."""
-
-    def __init__(self, message: Message | Operation | None = None) -> None:
-        self._send: Operation | None = message._send if isinstance(message, Message) else message
-
-    def __bool__(self) -> bool:
-        return self._send is not None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Message) and self._send is other._send
-
-    __hash__ = object.__hash__
-
-    def _receive(self, deliver: Callable[[Block], Any]) -> Request:
-        send, self._send = self._send, None
-        if send is None:
-            raise ValueError("the message has been received")
-        operation = Operation(deliver)
-        operation.receive(send)
-        return Request(operation)
-
-    def Irecv(self, buf: Any) -> Request:
-        """Receives it into `buf`."""
-        return self._receive(simple(buf).write)
-
-    def Recv(self, buf: Any, status: Status | None = None) -> None:
-        """Receives it into `buf`."""
-        self.Irecv(buf).Wait(status)
-
-    def irecv(self) -> Request:
-        """Receives its object."""
-        return self._receive(load)
-
-    def recv(self, status: Status | None = None) -> Any:
-        """Receives its object."""
-        return self.irecv().wait(status)
-
-    @staticmethod
-    def Probe(comm: Messages, *args: Any, **kwargs: Any) -> Message:
-        """See `Messages.Mprobe`."""
-        return comm.Mprobe(*args, **kwargs)
-
-    @staticmethod
-    def Iprobe(comm: Messages, *args: Any, **kwargs: Any) -> Message | None:
-        """See `Messages.Improbe`."""
-        return comm.Improbe(*args, **kwargs)
-
-    probe, iprobe = Probe, Iprobe
-
-
-MESSAGE_NULL = Message()
 
 
 class Messages:
@@ -171,25 +117,6 @@ class Messages:
         """Sends from a buffer, and receives into it the first message that fits, now or when it is sent."""
         return self.Isendrecv(buf, dest, sendtag, buf, source, recvtag)
 
-    def Send_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
-        """A request that sends when it starts."""
-
-        def begin() -> Operation:
-            self._send(_sent(buf, dest), dest, tag)
-            return Operation()
-
-        return Prequest(begin)
-
-    Bsend_init = Rsend_init = Send_init
-
-    def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
-        """A request that sends when it starts, and has ended when the message has met a receive."""
-        return Prequest(lambda: self._send(_sent(buf, dest), dest, tag))
-
-    def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
-        """A request that receives when it starts."""
-        return Prequest(lambda: self._receive(_received(buf, source), source, tag))
-
     # Messages of objects
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
@@ -249,22 +176,7 @@ class Messages:
             raise never()
         return True
 
-    def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
-        """Takes the first message that fits out of the queue."""
-        send = self._probe(source, tag, status)
-        if send is None:
-            return None
-        send.leave_queue()
-        return Message(send)
-
-    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
-        """Takes the first message that fits out of the queue."""
-        message = self.Improbe(source, tag, status)
-        if message is None:
-            raise never()
-        return message
-
-    iprobe, probe, improbe, mprobe = Iprobe, Probe, Improbe, Mprobe
+    iprobe, probe = Iprobe, Probe
 
     # The queues
 

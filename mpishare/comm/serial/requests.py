@@ -234,35 +234,4 @@ def _ended(requests: Requests, statuses: Statuses) -> list[Any]:
     return objects
 
 
-class Prequest(Request):
-    """A persistent request: a call that may begin again and again. It is true until it is freed."""
-
-    def __init__(self, begin: Callable[[], Operation] | None = None) -> None:
-        super().__init__()
-        self._begin = begin
-
-    def __bool__(self) -> bool:
-        return self._begin is not None
-
-    def _identity(self) -> Any:
-        return self._begin
-
-    def Start(self) -> None:
-        """Begins the call."""
-        if self._begin is not None:
-            self._operation = self._begin()
-
-    @staticmethod
-    def Startall(requests: Sequence[Prequest]) -> None:
-        """Begins the calls."""
-        for request in requests:
-            request.Start()
-
-    def Free(self) -> None:
-        """Ends it."""
-        self._operation = self._begin = None
-
-    free = Free
-
-
 REQUEST_NULL = Request()

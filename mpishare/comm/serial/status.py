@@ -38,14 +38,6 @@ class Status:
 
     Get_elements = Get_count
 
-    def Set_elements(self, datatype: Datatype, count: int) -> None:
-        """Sets its items."""
-        self.count = count * datatype.size
-
     def Is_cancelled(self) -> bool:
         """Whether it was cancelled."""
         return self.cancelled
-
-    def Set_cancelled(self, flag: bool) -> None:
-        """Sets whether it was cancelled."""
-        self.cancelled = flag
