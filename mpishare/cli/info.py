@@ -25,7 +25,7 @@ _WARNING = (
 
 
 def main(argv: list[str]) -> int:
-    """Prints the facts once, on rank 0; a warning about them on stderr."""
+    """Prints the facts on rank 0; a warning about them on stderr. Returns 1 if ranks of a node share no memory."""
     parser = Parser(
         prog="mpishare info",
         description="Versions of MPI, mpi4py and numpy; hosts, ranks and placement; the memory of each node and which "
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         has_sharers = any(len(node.ranks) > 1 for node in facts.nodes)
         if has_sharers and (warning := accounting_warning()):
             print(f"mpishare info: warning: {warning}", file=sys.stderr)
-    return 0
+    return int(bool(facts.unshared))
 
 
 _BTL = "OMPI_MCA_btl"

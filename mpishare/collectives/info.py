@@ -94,6 +94,11 @@ class Info:
         return asdict(self)
 
     @property
+    def unshared(self) -> list[str]:
+        """The hosts with several ranks that share no memory; with `probe` alone."""
+        return [node.host for node in self.nodes if node.segments and len(node.ranks) > 1 and node.shared is None]
+
+    @property
     def summary(self) -> str:
         """A verdict, whether the ranks of each node share memory, and a few lines."""
         lines = [self._verdict(), *(f"node {number}: {node}" for number, node in enumerate(self.nodes[:_LISTED_NODES]))]
@@ -108,15 +113,14 @@ class Info:
         job = f"{counted(self.size, 'rank')} on {counted(len(self.nodes), 'node')}"
         if not any(node.segments for node in self.nodes):
             return f"{job}; whether they share memory, `mpishare info` finds out, or info(probe=True) on all of them"
-        shared = [node.shared for node in self.nodes]
-        if None in shared:
-            host = self.nodes[shared.index(None)].host
-            return f"NOT SHARED: {job}; the ranks of host {host} share no memory and hold a copy each"
-        ways = " and ".join(dict.fromkeys(_PLURALS.get(backend, backend) for backend, _ in filter(None, shared)))
-        largest = format_bytes(min(nbytes for _, nbytes in filter(None, shared)))
+        if self.unshared:
+            return f"NOT SHARED: {job}; the ranks of host {self.unshared[0]} share no memory and hold a copy each"
+        shared = [node.shared for node in self.nodes if node.shared]
+        ways = " and ".join(dict.fromkeys(_PLURALS.get(backend, backend) for backend, _ in shared))
+        fitting = f"; arrays up to {format_bytes(min(nbytes for _, nbytes in shared))}" if shared else ""
         if self.size == len(self.nodes):
-            return f"OK: {job}, so no rank has another to share memory with; arrays up to {largest}"
-        return f"OK: {job} share memory by {ways}; arrays up to {largest}"
+            return f"OK: {job}, so no rank has another to share memory with{fitting}"
+        return f"OK: {job} share memory by {ways}{fitting}"
 
     def __str__(self) -> str:
         settings = textwrap.fill(self.settings, 100, subsequent_indent=" " * 15, break_on_hyphens=False)

@@ -71,7 +71,8 @@ def test_info_begins_with_a_verdict():
     assert re.fullmatch(r"OK: 3 ranks on 2 nodes share memory by windows; arrays up to [\d.]+ [MGT]iB", lines[0])
     assert re.fullmatch(r"node 0: \S+, ranks 0, 1; \d+ cores?, .* of memory, .* free in /dev/shm", lines[1])
     assert max(map(len, lines)) <= 120
-    private = run_ranks(2, ["mpishare", "info", "--verbose"], {"MPISHARE_BACKEND": "private"}).stdout.splitlines()
+    ended = run_ranks(2, ["mpishare", "info", "--verbose"], {"MPISHARE_BACKEND": "private"}, status=1)
+    private = ended.stdout.splitlines()
     assert private[0].startswith("NOT SHARED: 2 ranks on 1 node; the ranks of host ")
     assert any(line.startswith("  private            fits, up to ") for line in private)
 

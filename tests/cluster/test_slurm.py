@@ -101,7 +101,7 @@ def assert_checked(name, output):
         assert output.count("bytes held once") == RANKS[name] // 2
     else:
         assert output.splitlines()[-1] == CHECKED[name]
-        assert output.count("bytes are right on 4 of 4 ranks") == (4 if name == "acceptance" else 0)
+        assert output.count("bytes are right on 4 of 4 ranks") == (5 if name == "acceptance" else 0)
 
 
 def test_a_job_that_is_signalled_to_stop_is_requeued_and_goes_on(slurm, tmp_path):
