@@ -38,6 +38,10 @@ class Status:
 
     Get_elements = Get_count
 
+    def Set_elements(self, datatype: Datatype, count: int) -> None:
+        """Says that it has `count` items."""
+        self.count = count * datatype.size
+
     def Is_cancelled(self) -> bool:
         """Whether it was cancelled."""
         return self.cancelled

@@ -14,6 +14,7 @@ if "--without-mpi" in sys.argv:
 import numpy as np
 
 import mpishare as ms
+from mpishare.comm import mpi
 
 
 def square(item):
@@ -51,6 +52,9 @@ def messages():
     yield request.wait().sum(), ms.recv(0, tag=4).shape, [each.wait() for each in sent]
     ms.send({"a": np.ones(2), "b": "text"}, 0)
     yield ms.recv(), ms.sendrecv(np.zeros(2), 0)
+    status = mpi.Status()
+    ms.send([np.ones(3)], 0, 5)
+    yield ms.recv(status=status), status.source, status.tag, status.Get_count()
     out = np.empty(3)
     ms.send(np.ones(3), 0)
     yield ms.recv(0, out=out) is out, out
