@@ -162,18 +162,22 @@ class Config:
 
     @cached_property
     def common(self) -> str:
-        """The settings that must be equal on all ranks. Folders may differ from node to node."""
-        return self._text("backend", "nodes", "check", "timeout_s", "singletons", "recycle", "chunk_bytes")
+        """The settings that must be equal on all ranks, as far as they are set. Folders may differ between nodes."""
+        changed = (name for name in _COMMON if getattr(self, name) != _SETTINGS[name].default)
+        return f"with {self._text(*changed) or 'no MPISHARE variable'} in its environment"
 
     def __str__(self) -> str:
         directory = () if self.directory is None else ("directory",)  # which may be set and empty
-        return f"{self.common} {self._text(*directory, 'excepthook')}"
+        return self._text(*_COMMON, *directory, "excepthook")
 
     def _text(self, *attributes: str) -> str:
         values = ((name, getattr(self, name)) for name in attributes)
         shown = ((name, int(value) if isinstance(value, bool) else value or "") for name, value in values)
         return " ".join(f"{_SETTINGS[name].metadata['name']}={value}" for name, value in shown)
 
+
+_COMMON = ("backend", "nodes", "check", "timeout_s", "singletons", "recycle", "chunk_bytes")
+"""The settings that must be equal on all ranks."""
 
 _SETTINGS = {setting.name: setting for setting in fields(Config) if setting.metadata}
 

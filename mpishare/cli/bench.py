@@ -37,8 +37,12 @@ def main(argv: list[str]) -> int:
         _write(options.output, {})  # an error comes before anything is measured
     sizes = sorted({_SMALL_BYTES, 1 << 20, options.mib << 20})
     medians = {nbytes: _medians(nbytes) for nbytes in sizes}
-    if ms.topology().rank == 0:
-        print(_table(medians), _verdict(medians), sep="\n")
+    nodes = ms.topology()
+    table = ms.share(np.ones(options.mib << 20, np.uint8) if nodes.rank == 0 else None)
+    saved = nodes.comm.allreduce(ms.report().bytes_saved if nodes.is_leader else 0)
+    del table
+    if nodes.rank == 0:
+        print(_table(medians), _verdict(medians, saved), sep="\n")
     if options.output:
         facts = ms.info(probe=True).as_dict()
         _write(options.output, {"version": ms.__version__, "milliseconds": medians, "info": facts})
@@ -94,13 +98,14 @@ def _table(medians: dict[int, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def _verdict(medians: dict[int, dict[str, float]]) -> str:
-    """What sharing the largest array saves, and how fast it is beside the other calls, as one sentence."""
+def _verdict(medians: dict[int, dict[str, float]], saved: int) -> str:
+    """What sharing the largest array has saved in bytes, and how fast it is beside the other calls, as one sentence."""
     nodes, largest = ms.topology(), max(medians)
     if nodes.size == 1:
         return "There is one rank, so there is nothing to share: start as many as the job has."
-    saved = (nodes.size - nodes.n_nodes) * largest
-    saves = f"saves {format_bytes(saved)} of memory" if saved else "saves no memory, as each node has one rank"
+    is_alone = nodes.size == nodes.n_nodes
+    reason = "each node has one rank" if is_alone else "each rank holds a copy; mpishare info --verbose says why"
+    saves = f"saves {format_bytes(saved)} of memory" if saved else f"saves no memory: {reason}"
     return f"Sharing {format_bytes(largest)} {saves}; it is {_speed(medians[largest])}."
 
 

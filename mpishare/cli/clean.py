@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if not options.dir.is_dir():
         parser.error(f"there is no folder {options.dir}")
+    if not os.geteuid() and (others := files_of_mpi(str(options.dir), of_others=True)):
+        print(f"left {counted(len(others), 'file')} of other users: run it as each of them, by runuser(1)")
     sizes = {}
     for file in files_of_mpi(str(options.dir)):
         if (nbytes := _unused_bytes(file)) is not None:

@@ -60,7 +60,7 @@ def _options(argv: list[str]) -> argparse.Namespace:
     add("-n", "--ranks", type=int, required=True, help="ranks of the job")
     add("-N", "--nodes", type=int, required=True, help="nodes of the job")
     add("--each", type=parse_bytes, metavar="SIZE", default=_RANK_BYTES, help="memory of a rank without the data: 256M")
-    add("--memory", type=parse_bytes, metavar="SIZE", help="memory of a node, such as 64G (default: of this host)")
+    add("--memory", type=parse_bytes, metavar="SIZE", help="of a node, for jobs: 60G (default: 95%% of this host's)")
     add("--shm", type=parse_bytes, metavar="SIZE", help="its /dev/shm (default: half of --memory, or of this host)")
     add("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args(argv)
@@ -92,7 +92,7 @@ def _room(memory: int | None, shm: int | None) -> tuple[int, int]:
     """The memory that a job may have on a node, and the size of its /dev/shm, in bytes, as given or as on this host."""
     if memory is None:
         machine = next(node.machine for node in ms.info().nodes if node.machine)  # that of this host
-        memory = min(machine.memory_bytes, machine.memory_limit or machine.memory_bytes)
+        memory = min(machine.memory_bytes * 19 // 20, machine.memory_limit or machine.memory_bytes)
         shm = machine.shm.total if shm is None and machine.shm else shm
     return memory, memory // 2 if shm is None else shm
 
@@ -113,7 +113,7 @@ def _table(options: argparse.Namespace, nbytes: int) -> str:
     ranks, each, room = options.ranks_per_node, options.each, options.memory
     job = f"{counted(options.ranks, 'rank')} on {counted(options.nodes, 'node')}, up to {ranks} per node"
     lines = [
-        f"{job}, each with {format_bytes(each)} for itself; a node has {format_bytes(room)} of memory",
+        f"{job}, each with {format_bytes(each)} for itself; a node has {format_bytes(room)} for jobs",
         "",
         f"  {'memory on a node':24} {'data':>10} {'with the ranks':>14}",
     ]
@@ -133,7 +133,8 @@ def _verdict(ranks: int, most_ranks: int) -> str:
     """Whether the ranks fit on a node."""
     if ranks <= most_ranks:
         return "fits"
-    return f"does not fit; {most_ranks} ranks per node do" if most_ranks > 0 else "does not fit with any rank"
+    fewer = f"; {counted(most_ranks, 'rank')} a node would" if most_ranks > 0 else " with any rank"
+    return f"does not fit{fewer}"
 
 
 def _batch_lines(options: argparse.Namespace, nbytes: int) -> str:

@@ -118,6 +118,8 @@ class Info:
         shared = [node.shared for node in self.nodes if node.shared]
         ways = " and ".join(dict.fromkeys(_PLURALS.get(backend, backend) for backend, _ in shared))
         fitting = f"; arrays up to {format_bytes(min(nbytes for _, nbytes in shared))}" if shared else ""
+        if "MPI" in self.versions:  # why there is none
+            return f"OK: MPI is {self.versions['MPI']}{fitting}"
         if self.size == len(self.nodes):
             return f"OK: {job}, so no rank has another to share memory with{fitting}"
         return f"OK: {job} share memory by {ways}{fitting}"

@@ -149,15 +149,15 @@ def _from_those_left(made: list[mpi.Intracomm]) -> Iterator[None]:
     """A block that makes communicators. If MPI has none left, which all ranks find alike, it frees those `made`.
 
     Raises:
-        BackendError: MPI has no communicator left.
+        BackendError: MPI makes no further communicator.
     """
     try:
         yield
     except mpi.Exception as error:
         _free(made)
         raise BackendError(
-            f"MPI has no communicator left for mpishare, which needs 2 for each one that it is used on, or 4 on "
-            f"several nodes: {error}. Free the communicators that are no longer used, by Free()."
+            f"MPI made no communicator for mpishare, which needs 2 for each one that it is used on, or 4 on several "
+            f"nodes: {error}. If none is left, free those that are no longer used, by Free()."
         ) from error
 
 
@@ -218,7 +218,7 @@ def topology(comm: mpi.Comm | None = None) -> Topology:
         StallError: Other ranks did not call within MPISHARE_TIMEOUT.
         LaunchError: Several processes were started, but each is alone in MPI_COMM_WORLD.
         MismatchError: The ranks run with different MPISHARE variables.
-        BackendError: MPI has no communicator left.
+        BackendError: MPI makes no further communicator.
         PeerError: Another rank raised one of these.
 
     Collective:

@@ -31,13 +31,14 @@ _YOUNG_S = 1.0
 """How long a file may wait for the process that makes it to open it: the kernel gives it its name first."""
 
 
-def files_of_mpi(directory: str) -> list[Path]:
-    """The regular files of this user with a name as MPI gives it, sorted."""
+def files_of_mpi(directory: str, *, of_others: bool = False) -> list[Path]:
+    """The regular files of this user, or of others, with a name as MPI gives it, sorted."""
     found = []
     for file in Path(directory).iterdir():
         with suppress(FileNotFoundError):  # its job has removed it meanwhile
             status = file.lstat()
-            if _NAMES.fullmatch(file.name) and S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            is_of_others = status.st_uid != os.geteuid()
+            if _NAMES.fullmatch(file.name) and S_ISREG(status.st_mode) and is_of_others == of_others:
                 found.append(file)
     return sorted(found)
 

@@ -127,6 +127,7 @@ def probe(context: Context) -> dict[str, tuple[str, int]]:
     for backend in dict.fromkeys([*first, *BACKENDS]):
         text, largest = _probe(backend, context)
         text += f"; not tried first: {refusals[backend.title]}" if backend.title in refusals else ""
+        text += "" if backend in first else "; not tried: MPISHARE_BACKEND names others"
         outcomes[backend.title] = text, largest
     return outcomes
 

@@ -106,7 +106,7 @@ def test_links_and_folders_and_files_of_others_stay(folder, clean, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of two users")
-def test_root_cleans_after_a_user_as_that_user():
+def test_root_cleans_after_a_user_as_that_user(capsys):
     """As in an epilog. Files of other users stay, and one that another job of the user has open."""
     user, owners = 65_532, [65_532, 65_532, 65_533, 0]
     with TemporaryDirectory(dir="/dev/shm") as name:
@@ -122,6 +122,7 @@ def test_root_cleans_after_a_user_as_that_user():
         assert names_in(Path(name)) == {*STALE[:1], *STALE[2:4]}
         assert main(options) == 0
         assert names_in(Path(name)) == {STALE[0], STALE[2]}
+        assert "left 2 files of other users: " in capsys.readouterr().out
 
 
 def test_a_young_file_stays_and_one_that_takes_the_name_of_another(tmp_path, monkeypatch, capsys):

@@ -43,7 +43,7 @@ def test_a_whole_file_that_does_not_fit(file, capsys):
     """Such a node has no lines for Slurm."""
     status, output = plan_of(capsys, str(file), "-n", "4", "-N", "1")  # 4 ranks of 256 MiB fill 1 GiB
     assert (status, "#SBATCH" in output) == (1, False)
-    assert [row[2] for row in table_of(output)] == ["does not fit; 3 ranks per node do"] * 3
+    assert [row[2] for row in table_of(output)] == ["does not fit; 3 ranks a node would"] * 3
     assert table_of(plan_of(capsys, str(file), "-n", "4", "-N", "1", memory="1M")[1])[0][2].endswith("with any rank")
 
 
