@@ -8,11 +8,6 @@ received. A call that would wait for ever raises an error instead.
 
 # ruff: noqa: F403 - the names of this module are those of its files, as in mpi4py.MPI
 
-from mpishare.comm.serial.buffers import *
 from mpishare.comm.serial.communicator import *
-from mpishare.comm.serial.constants import *
-from mpishare.comm.serial.environment import *
 from mpishare.comm.serial.messages import *
-from mpishare.comm.serial.ops import *
-from mpishare.comm.serial.requests import *
-from mpishare.comm.serial.status import *
+from mpishare.comm.serial.values import *

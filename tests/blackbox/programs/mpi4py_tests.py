@@ -31,6 +31,7 @@ NEEDED = {
     "Alloc_mem": bytearray,
     "Attach_buffer": lambda _: None,
     "BSEND_OVERHEAD": 0,
+    "DATATYPE_NULL": None,
     "Detach_buffer": lambda: None,
     "Free_mem": lambda _: None,
     "Get_version": lambda: (4, 1),

@@ -58,6 +58,8 @@ def test_whether_there_is_mpi_is_found_without_starting_it(modules, library, has
 
 
 MISSING = {
+    "Compare": ["test_comm.testCompare", "test_comm.testIDup"],
+    "communicators of groups": ["test_comm.testCreate", "test_comm.testCreateGroup"],
     "Alltoallw": [f"test_cco_{kind}vec.testAlltoallw{name}" for kind in ("", "nb_") for name in ("", "2", "Bottom")],
     "derived datatypes": ["test_cco_buf.testBcastTypeIndexed", "test_cco_nb_buf.testBcastTypeIndexed"],
     "persistent requests": ["test_p2p_buf.testPersistent", "test_p2p_buf.testProcNullPersistent"],
@@ -83,7 +85,7 @@ def test_mpi4pys_own_tests_of_one_rank():
     outcome = json.loads(ended.stdout)
     failed = {re.sub(r"\.\w+\.", ".", name) for name in outcome["failed"]}
     assert failed == {name for names in MISSING.values() for name in names}, ended.stderr
-    assert (outcome["run"], len(outcome["failed"])) == (321, 52), ended.stderr
+    assert (outcome["run"], len(outcome["failed"])) == (321, 60), ended.stderr
 
 
 def test_the_manual_lists_all_calls():

@@ -1,65 +1,70 @@
-"""Memory as the calls of mpi4py take it: an object, or a list of it, a count, a displacement and a datatype."""
+"""What calls of mpi4py take and fill in: constants, datatypes, memory, statuses and operations."""
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import Block, bytes_of
-from mpishare.comm.serial.constants import BOTTOM, ERR_TRUNCATE, Exception
+
+IN_PLACE, BOTTOM, INFO_NULL = object(), None, None
+ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED = -1, -1, -2, -32766
+COMM_TYPE_SHARED, ERRORS_RETURN, TAG_UB = range(3)
+THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = range(4)
+SUCCESS, ERR_TAG, ERR_RANK, ERR_ROOT, ERR_TRUNCATE, ERR_OTHER = range(6)
+LARGEST_TAG = (1 << 31) - 1
+
+handles = itertools.count(1)
+"""Handles that have not been used."""
 
 
+def getter(name: str) -> Callable[..., Any]:
+    """The call that returns an attribute."""
+    return lambda of: getattr(of, name)
+
+
+class Exception(RuntimeError):  # noqa: A001 - the name in mpi4py
+    """An error of MPI."""
+
+    def __init__(self, text: str, error_class: int = ERR_OTHER) -> None:
+        super().__init__(text)
+        self._error_class = error_class
+
+    Get_error_class = Get_error_code = getter("_error_class")
+    Get_error_string = RuntimeError.__str__
+
+
+@dataclass(frozen=True)
 class Datatype:
     """The items of memory that are sent and received.
 
     Attributes:
         size: Bytes of an item.
+        code: NumPy's code of its type.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    size: int
+    code: str
 
     @staticmethod
     def fromcode(code: Any) -> Datatype:
-        """The datatype of a dtype of NumPy or its code, such as "d", or of a code of the buffer protocol."""
-        try:
-            dtype = np.dtype(_COMPLEX.get(code, code))
+        """The datatype of a dtype of NumPy or its code, such as "d"."""
+        with suppress(TypeError):
+            dtype = np.dtype(code)
             if dtype.kind in "biufc" or dtype == "S1":
-                return _basic(dtype.itemsize, dtype.char)
-        except TypeError:
-            pass
+                return Datatype(dtype.itemsize, dtype.char)
         raise KeyError(f"cannot map {code!r} to MPI datatype")
 
-    def Get_size(self) -> int:
-        """The bytes of an item that are sent."""
-        return self.size
-
-    def Get_extent(self) -> tuple[int, int]:
-        """Where the bytes of an item begin, and how many bytes lie between two items."""
-        return 0, self.size
-
-    def Commit(self) -> Datatype:
-        """Itself."""
-        return self
-
-    def Free(self) -> None:
-        """Does nothing."""
+    Get_size = getter("size")
 
 
-@cache
-def _basic(itemsize: int, _char: str) -> Datatype:
-    return Datatype(itemsize)
-
-
-_COMPLEX = {"Zf": "F", "Zd": "D", "Zg": "G"}
-"""Codes of the buffer protocol that NumPy's dtype does not know."""
-
-DATATYPE_NULL = Datatype(0)
 BOOL = C_BOOL = Datatype.fromcode("?")
 CHAR, SIGNED_CHAR, BYTE = (Datatype.fromcode(code) for code in "cbB")
 UNSIGNED_CHAR = BYTE
@@ -72,18 +77,11 @@ COMPLEX, DOUBLE_COMPLEX, C_LONG_DOUBLE_COMPLEX = (Datatype.fromcode(code) for co
 UNSIGNED_INT, C_FLOAT_COMPLEX, C_DOUBLE_COMPLEX = UNSIGNED, COMPLEX, DOUBLE_COMPLEX
 
 
-@dataclass(frozen=True)
-class Buffer:
-    """Items in memory, of which the first begins at byte `start`."""
+class Buffer(NamedTuple):
+    """Items in memory."""
 
-    memory: Block
-    start: int
-    count: int
+    block: Block
     datatype: Datatype
-
-    def read(self) -> Block:
-        """The bytes to send, as a view."""
-        return self.memory[self.start : self.start + self.count * self.datatype.size]
 
     def write(self, data: Block) -> None:
         """Receives bytes, which may be fewer than there is memory for.
@@ -91,9 +89,9 @@ class Buffer:
         Raises:
             Exception: They are more.
         """
-        if data.size > self.count * self.datatype.size:
+        if data.size > self.block.size:
             raise Exception("MPI_ERR_TRUNCATE: the message is longer than the memory for it", ERR_TRUNCATE)
-        self.read()[: data.size] = data
+        self.block[: data.size] = data
 
 
 def simple(spec: Any) -> Buffer:
@@ -108,27 +106,11 @@ def vector(spec: Any) -> Buffer:
     return _buffer(memory, _of_rank(counts), _of_rank(displs) if np.ndim(displs) else None, datatype)
 
 
-def reduced(sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
-    """The arguments of a reduction, which have the same items.
-
-    Raises:
-        ValueError: They differ in number or datatype.
-    """
-    source, target = simple(sendbuf), simple(recvbuf)
-    if source.count != target.count or source.datatype is not target.datatype:
-        raise ValueError(
-            f"message: sendbuf has {source.count} items of {source.datatype.size} bytes, and recvbuf {target.count} of "
-            f"{target.datatype.size}; expected the same number and datatype"
-        )
-    return source, target
-
-
 def _of_rank(values: Any) -> Any:
     """What a list has for the one rank."""
-    if isinstance(values, Datatype) or not np.ndim(values):
-        return values
-    (value,) = values
-    return value
+    if np.ndim(values):
+        (values,) = values
+    return values
 
 
 def _unpacked(spec: Any) -> tuple[Any, Any, Any, Any]:
@@ -157,20 +139,15 @@ def _buffer(memory: Any, count: Any, displ: Any, code: Any) -> Buffer:
         raise BufferError(f"message: dtype {array.dtype.str!r} has not the byte order of this machine")
     datatype = code if isinstance(code, Datatype) else Datatype.fromcode(array.dtype if code is None else code)
     block, size = bytes_of(array), datatype.size
-    if not size and (displ or (count is None and block.size)):
-        raise ValueError("message: a datatype of no bytes needs a count, and no displacement")
     start = operator.index(displ or 0) * size
-    rest = block.size - start
-    if start < 0 or rest < 0:
-        raise ValueError(f"message: displacement {displ} lies outside the memory of {block.size} bytes")
     if count is None:
-        if rest and rest % size:
-            raise ValueError(f"message: {rest} bytes are not a multiple of the datatype's size of {size}")
-        count = rest and rest // size
-    buffer = Buffer(block, start, operator.index(count), datatype)
-    if count < 0 or count * size > rest:
-        raise ValueError(f"message: {count} items of {size} bytes do not fit into the memory of {rest} bytes")
-    return buffer
+        count, rest = divmod(block.size - start, size)
+        if rest:
+            raise ValueError(f"message: {block.size} bytes are not a multiple of the datatype's size of {size}")
+    end = start + operator.index(count) * size
+    if not 0 <= start <= end <= block.size:
+        raise ValueError(f"message: bytes {start} to {end} lie outside the memory of {block.size} bytes")
+    return Buffer(block[start:end], datatype)
 
 
 def _array_of(memory: Any) -> NDArray[Any]:
@@ -180,7 +157,7 @@ def _array_of(memory: Any) -> NDArray[Any]:
         BufferError: Its items do not follow each other.
         TypeError: It is no memory.
     """
-    if memory is None or memory is BOTTOM:
+    if memory is None:
         return np.empty(0, np.uint8)
     if isinstance(memory, np.ndarray):
         array = memory
@@ -189,3 +166,51 @@ def _array_of(memory: Any) -> NDArray[Any]:
     if not array.flags.forc:
         raise BufferError("message: the items of the array do not follow each other")
     return array
+
+
+@dataclass(kw_only=True)
+class Status:
+    """What is known of a message: the rank that sent it, its tag, its bytes, and whether it was cancelled."""
+
+    source: int = ANY_SOURCE
+    tag: int = ANY_TAG
+    error: int = SUCCESS
+    count: int = 0
+    cancelled: bool = False
+
+    def take(self, status: Status) -> None:
+        """Becomes equal to `status`."""
+        vars(self).update(vars(status))
+
+    Get_source, Get_tag, Get_error = getter("source"), getter("tag"), getter("error")
+    Is_cancelled = getter("cancelled")
+
+    def Get_count(self, datatype: Datatype = BYTE) -> int:
+        """Its items, UNDEFINED where its bytes are no multiple of theirs."""
+        return UNDEFINED if self.count % datatype.size else self.count // datatype.size
+
+    Get_elements = Get_count
+
+    def Set_elements(self, datatype: Datatype, count: int) -> None:
+        """Says that it has `count` items."""
+        self.count = count * datatype.size
+
+
+class Op:
+    """An operation. Its result over one rank is what that rank gave."""
+
+    def __init__(self, *, is_commutative: bool = True, is_predefined: bool = True) -> None:
+        self.handle = next(handles)
+        self.is_commutative, self.is_predefined = is_commutative, is_predefined
+
+    @staticmethod
+    def Create(function: Callable[..., Any], commute: bool = False) -> Op:  # noqa: ARG004
+        """An operation of the program's own, as mpi4py calls it."""
+        return Op(is_commutative=commute, is_predefined=False)
+
+    def Free(self) -> None:
+        """Does nothing."""
+
+
+OP_NULL, REPLACE, NO_OP, SUM, PROD, MAX, MIN, MAXLOC, MINLOC = (Op() for _ in range(9))
+LAND, LOR, LXOR, BAND, BOR, BXOR = (Op() for _ in range(6))
