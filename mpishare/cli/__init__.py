@@ -7,28 +7,27 @@ use more than the public names of mpishare, `config` and `host`, nor print one r
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
-from types import ModuleType
+from importlib import import_module
+from typing import Any, NoReturn
 
 import mpishare as ms
-from mpishare.cli import bench, clean, info, plan, run
-from mpishare.cli.parser import is_first_rank
-from mpishare.config import did_you_mean
 
-_COMMANDS: dict[str, ModuleType] = {"info": info, "bench": bench, "plan": plan, "clean": clean, "run": run}
-
-_USAGE = """\
-usage: mpishare COMMAND [options]
-
-One copy per node of any array, as a plain NumPy view on every rank of an MPI job.
-
+_COMMANDS = """\
 commands:
-{}
+  info   versions, placement and memory of a job, alone or under mpiexec or srun
+  bench  how fast arrays are shared on this machine or cluster, and a plain verdict
+  plan   the memory that data take on each node, shared and copied, and the lines that ask Slurm for it
+  clean  removes the shared memory that killed jobs of this user left on this host
+  run    mpiexec with the settings that a first job needs
 
 `mpishare COMMAND --help` prints its options.
 """
+
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 _BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
 """The exit status that a shell gives to a program that SIGPIPE has ended."""
@@ -41,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     try:
         try:
-            return _run(sys.argv[1:] if argv is None else argv)
+            return _run(argv)
         finally:
             print(end="", flush=True)
     except BrokenPipeError:
@@ -50,32 +49,52 @@ def main(argv: list[str] | None = None) -> int:
         return _BROKEN_PIPE_STATUS
 
 
-def _run(args: list[str]) -> int:
-    """Runs one command, or prints the usage."""
-    name, *options = args or [""]
-    if name in ("-h", "--help", "help"):
-        print(_usage(), end="")
-        return 0
-    if name == "--version":
-        print(f"mpishare {ms.__version__}")
+def _run(argv: list[str] | None) -> int:
+    """Runs one command, and imports its module alone."""
+    parser = Parser(
+        prog="mpishare",
+        usage="mpishare COMMAND [options]",
+        description="One copy per node of any array, as a plain NumPy view on every rank of an MPI job.",
+        epilog=_COMMANDS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"mpishare {ms.__version__}")
+    names = ["info", "bench", "plan", "clean", "run", "help"]
+    parser.add_argument("command", metavar="COMMAND", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("options", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    if given.command == "help":
+        parser.print_help()
         return 0
     try:
-        if not name:
-            raise ms.ArgumentError(f"no command\n{_usage()}")
-        if name not in _COMMANDS:
-            hint = did_you_mean(name, _COMMANDS) or "; see mpishare --help"
-            raise ms.ArgumentError(f"unknown command{hint}")
-        status: int = _COMMANDS[name].main(options)
+        status: int = import_module(f"mpishare.cli.{given.command}").main(given.options)
     except ms.MpishareError as error:
-        if is_first_rank():
-            print(f"{f'mpishare {name}'.rstrip()}: {error}", file=sys.stderr)
+        if _is_first_rank():
+            print(f"mpishare {given.command}: {error}", file=sys.stderr)
         elif isinstance(error, ms.ArgumentError):
             return 0  # see `Parser.error`
         return 2
     return status
 
 
-def _usage() -> str:
-    """The usage, with the first line of each module."""
-    summaries = {name: (module.__doc__ or "").partition(": ")[2].rstrip() for name, module in _COMMANDS.items()}
-    return _USAGE.format("\n".join(f"  {name:6} {summary}" for name, summary in summaries.items()))
+def _is_first_rank() -> bool:
+    """Whether this process is rank 0, or no rank, by its environment: MPI need not have begun."""
+    return all(os.environ.get(name, "0") == "0" for name in _RANK_VARIABLES)
+
+
+class Parser(argparse.ArgumentParser):
+    """Options of a command on all ranks of a job. Prints help and errors on the first rank alone."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if _is_first_rank():
+            super()._print_message(message, file)
+
+    def error(self, message: str) -> NoReturn:
+        """See ArgumentParser.
+
+        The other ranks end with status 0: a launcher ends the whole job at the first failed rank, maybe before rank 0
+        has written.
+        """
+        if not _is_first_rank():
+            raise SystemExit(0)
+        super().error(message)

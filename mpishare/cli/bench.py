@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import mpishare as ms
-from mpishare.cli.parser import Parser
+from mpishare.cli import Parser
 from mpishare.config import counted, format_bytes
 
 _SHARE, _PICKLED, _BUFFER = "ms.share", "comm.bcast", "comm.Bcast"

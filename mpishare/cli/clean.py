@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from mpishare.cli.parser import Parser
+from mpishare.cli import Parser
 from mpishare.config import counted, format_bytes
 from mpishare.host.leftovers import files_of_mpi, unused
 from mpishare.host.memory import SHM_DIR

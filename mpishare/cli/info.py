@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 
 import mpishare as ms
-from mpishare.cli.parser import Parser
+from mpishare.cli import Parser
 
 _RESIDENT_SUM = r"(?m)^JobAcctGatherType\s*= *jobacct_gather/linux *$"
 """The setting with which Slurm adds the resident memory of all tasks on a node."""

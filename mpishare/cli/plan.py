@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 
 import mpishare as ms
-from mpishare.cli.parser import Parser
+from mpishare.cli import Parser
 from mpishare.config import counted, format_bytes, parse_bytes
 
 _RANK_BYTES = 256 << 20

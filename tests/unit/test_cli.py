@@ -11,8 +11,7 @@ from mpishare.cli import main
 
 USAGE = [
     ("", 2, "usage: mpishare"),
-    ("fly", 2, "mpishare fly: unknown command; see mpishare --help\n"),
-    ("inof", 2, "mpishare inof: unknown command; did you mean info?\n"),
+    ("fly", 2, "mpishare: error: argument COMMAND: invalid choice: 'fly' (choose from "),
     ("help", 0, "usage: mpishare"),
     ("--version", 0, f"mpishare {ms.__version__}\n"),
     ("run -n 2 no/file.py", 2, "mpishare run: there is no file no/file.py.\n"),
