@@ -6,7 +6,6 @@ from mpishare.collectives.allgather import allgather as allgather
 from mpishare.collectives.allreduce import allreduce as allreduce
 from mpishare.collectives.bcast import bcast as bcast
 from mpishare.collectives.bcast import fence as fence
-from mpishare.collectives.configure import configure as configure
 from mpishare.collectives.creation import empty as empty
 from mpishare.collectives.creation import empty_like as empty_like
 from mpishare.collectives.creation import full as full
@@ -18,6 +17,7 @@ from mpishare.collectives.distribute import distribute as distribute
 from mpishare.collectives.gather import gather as gather
 from mpishare.collectives.gather import scatter as scatter
 from mpishare.collectives.info import Info as Info
+from mpishare.collectives.info import configure as configure
 from mpishare.collectives.info import info as info
 from mpishare.collectives.partition import partition as partition
 from mpishare.collectives.partition import rows as rows

@@ -21,8 +21,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, checked_integer, checked_integers
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
-from mpishare.memory.per_node import node_counts, on_each_node
-from mpishare.objects.distributed import Distributed
+from mpishare.objects.distributed import Distributed, node_counts, on_each_node
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.rows import (

@@ -1,4 +1,4 @@
-"""info: the versions, settings and nodes of a job, and on request the backends that each node can use."""
+"""info: the versions, settings and nodes of a job, and what each node can use. configure: settings by call."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 from mpishare._version import VERSION
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
-from mpishare.comm.context import Context, context_of
-from mpishare.config import counted, format_bytes
-from mpishare.errors import name_ranks
+from mpishare.comm.context import Context, context_of, is_in_use
+from mpishare.config import counted, format_bytes, set_variables, variables_of
+from mpishare.errors import ArgumentError, name_ranks
 from mpishare.host.leftovers import unused_files
 from mpishare.host.memory import SHM_DIR, Machine
 from mpishare.memory.backends import MEMMAP_IN_MEMORY, PRIVATE, probe
@@ -136,6 +136,38 @@ class Info:
             lines += [f"  {title:18} {fit}" for title, fit in node.segments.items()]
             lines += [f"  {'leftover files':18} {len(node.leftovers)}, of killed jobs"] if node.leftovers else []
         return "\n".join(lines)
+
+
+def configure(**settings: object) -> None:
+    """Sets what the MPISHARE variables set, for a program or a library that embeds mpishare.
+
+    A variable of the environment goes before the call: whoever starts the program has the last word.
+
+    Args:
+        settings: Values by the name of the variable, in lower case without `MPISHARE_`: `recycle="2G"` for
+            `MPISHARE_RECYCLE=2G`, or `excepthook=False` for `MPISHARE_EXCEPTHOOK=0`.
+
+    Raises:
+        ArgumentError: There is no such setting, its value is not allowed, or a communicator has been used already.
+
+    Collective:
+        No, local, but all ranks make it with equal values.
+
+    Example:
+        >>> import mpishare as ms
+        >>> try:
+        ...     ms.configure(recycel=0)
+        ... except ms.ArgumentError as error:
+        ...     print(error)
+        recycel is no setting; did you mean recycle?
+    """
+    variables = variables_of(settings)
+    if is_in_use():
+        raise ArgumentError(
+            "configure() comes too late: a communicator has been used, with the settings of then. Call it before the "
+            "first collective."
+        )
+    set_variables(variables)
 
 
 def info(*, probe: bool = False, comm: mpi.Comm | None = None) -> Info:

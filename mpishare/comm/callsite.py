@@ -1,4 +1,4 @@
-"""Where in the user's code mpishare was called, for errors and warnings."""
+"""What people are told: where in their code mpishare was called, for errors and warnings, and lines of the log."""
 
 from __future__ import annotations
 
@@ -46,6 +46,14 @@ def warn(message: str) -> None:
     user = _frames(sys._getframe())[1]
     registry = user.f_globals.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, RuntimeWarning, user.f_code.co_filename, user.f_lineno, registry=registry)
+
+
+def log(line: str) -> None:
+    """Logs a warning as "mpishare", by Python's logging. Where the program has set up none, it is a line on stderr."""
+    from logging import getLogger
+
+    logger = getLogger("mpishare")
+    logger.warning("%s", line if logger.hasHandlers() else f"mpishare: {line}")
 
 
 def current_call() -> str:

@@ -15,7 +15,6 @@ from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.alone import refuse_alone
 from mpishare.comm.communicator import CollectiveComm
-from mpishare.comm.log import log
 from mpishare.comm.requests import this_thread
 from mpishare.comm.topology import Topology, ask_ranks, known_ranks, make_topology, pretend_node
 from mpishare.comm.unhandled import end_job_on_exception
@@ -347,7 +346,7 @@ def _keyval() -> int:
     if Config.read_one("excepthook"):
         end_job_on_exception()
     for text in unknown_settings() if mpi.COMM_WORLD.rank == 0 else ():
-        log(f"warning: {text}")
+        callsite.log(f"warning: {text}")
     report_long_waits()
 
     def free(comm: mpi.Comm, _keyval: int, context: object) -> None:

@@ -17,8 +17,8 @@ from zlib import crc32
 
 from mpishare.comm import mpi
 from mpishare.comm.agreement import is_cause
+from mpishare.comm.callsite import log
 from mpishare.comm.descriptors import unix_socket
-from mpishare.comm.log import log
 
 _OTHERS_S = 1.0
 """How long a rank waits at least that has an error which another rank may print. That rank's MPI_Abort ends it."""

@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpishare.comm import mpi
-from mpishare.comm.callsite import call_of, call_site, current_call
-from mpishare.comm.log import log
+from mpishare.comm.callsite import call_of, call_site, current_call, log
 from mpishare.comm.requests import Pending, advance_all, keep_alive, waits
 from mpishare.errors import StallError
 

@@ -30,9 +30,8 @@ from mpishare.files.sliced import CallFile, name_of_call
 from mpishare.files.stored import Listing, listed
 from mpishare.files.tiles import Selection
 from mpishare.memory.backends import check_backend
-from mpishare.memory.per_node import node_counts, on_each_node
 from mpishare.objects.array_class import PLAIN, items_of_out
-from mpishare.objects.distributed import Distributed
+from mpishare.objects.distributed import Distributed, node_counts, on_each_node
 from mpishare.progress_bar import check_tqdm
 
 

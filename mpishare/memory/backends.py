@@ -21,7 +21,6 @@ from mpishare.comm.agreement import (
     severity_of,
 )
 from mpishare.comm.context import Context
-from mpishare.comm.log import log
 from mpishare.comm.requests import this_thread
 from mpishare.config import format_bytes
 from mpishare.errors import ArgumentError, BackendError, CapacityError, MpishareError
@@ -216,7 +215,7 @@ def _report(context: Context, backend: Backend, nbytes: int, names: str | None, 
         )
     else:
         reasons = "; ".join(f"{title}: {text}" for title, text in refusals.items())
-        log(
+        callsite.log(
             f"{topology.node_size} ranks on host {topology.host} hold {topology.node_size} copies of an array of "
             f"{nbytes:,} bytes, as they can share no memory for it. {reasons}"
         )

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
 from mpishare.comm import mpi
+from mpishare.comm.callsite import log
 from mpishare.comm.context import Context
-from mpishare.comm.log import log
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory

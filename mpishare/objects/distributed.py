@@ -1,19 +1,23 @@
-"""Distributed: an array whose rows are split over the nodes of a job, and the rows that a rank takes of it."""
+"""Distributed: an array whose rows are split over the nodes, how many each holds, and the rows that a rank takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mpishare.arrays.raw import bytes_of
+from mpishare.arrays.slices import parts_of
 from mpishare.arrays.spec import Spec
+from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
-from mpishare.errors import ArgumentError
+from mpishare.errors import ArgumentError, CapacityError
+from mpishare.host.memory import memory_room
 from mpishare.memory.segment import segment_of
 from mpishare.transfer.exchange import Exchange, Numbers, Wanted
 from mpishare.transfer.rows import memory_of
@@ -177,3 +181,60 @@ def _checked_rows(indices: ArrayLike, n_rows: int) -> Numbers:
 
 def _no_row(number: int, n_rows: int) -> ArgumentError:
     return ArgumentError(f"index {number} is not one of {n_rows} rows; expected {-n_rows} to {n_rows - 1}.")
+
+
+def node_counts(context: Context, whole: Spec, counts: Sequence[int] | None) -> list[int]:
+    """How many rows each node takes.
+
+    Args:
+        context: The context of the communicator.
+        whole: The spec of all rows.
+        counts: The numbers of the user. When None, all nodes take equally many; but if these are too many for the free
+            memory of a node, each takes rows in proportion to its free memory.
+
+    Raises:
+        ArgumentError: `counts` does not fit the nodes and the rows.
+
+    Collective:
+        Over the communicator.
+    """
+    n_rows, nodes = whole.shape[0], context.topology.placement.nodes
+    with agree(context.collective_comm):
+        numbers = [part.stop - part.start for part in parts_of(n_rows, len(nodes), counts, "nodes")]
+        own = memory_room().free
+    if counts is not None:
+        return numbers
+    free_bytes = context.collective_comm.allgather_int(own)
+    free = [free_bytes[ranks[0]] for ranks in nodes]
+    row_bytes = whole.nbytes // max(n_rows, 1)
+    if all(number * row_bytes <= room for number, room in zip(numbers, free, strict=True)):
+        return numbers
+    ends = [n_rows * end // (sum(free) or 1) for end in accumulate(free, initial=0)]
+    return [stop - start for start, stop in pairwise(ends)]
+
+
+@contextmanager
+def on_each_node(context: Context, whole: Spec) -> Iterator[Context]:
+    """An agreement of all ranks, in which each node makes its part of an array.
+
+    Args:
+        context: The context of the communicator.
+        whole: The spec of the whole array.
+
+    Yields:
+        The context of the ranks of this node. Its memory has another size on each node.
+
+    Raises:
+        CapacityError: The block raised one. It says how many nodes would do.
+
+    Collective:
+        Over the communicator.
+    """
+    with agree(context.collective_comm):
+        try:
+            yield context.of_node()
+        except CapacityError as error:
+            room = max(error.free, memory_room().free, 1)
+            n_nodes = max(-(-whole.nbytes // room), context.topology.n_nodes + 1)
+            cure = f"{n_nodes} nodes with {room:,} bytes each would hold all {whole.nbytes:,}. {error.cure}"
+            raise CapacityError(error.host, error.where, error.wanted, error.free, cure) from error

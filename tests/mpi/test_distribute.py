@@ -130,7 +130,7 @@ def test_nodes_with_little_memory_take_less(comm, monkeypatch):
     room = memory_room()
     is_last = topology.node == topology.n_nodes - 1
     free = 8 if is_last else 8 * 9999
-    monkeypatch.setattr("mpishare.memory.per_node.memory_room", lambda: replace(room, free=free))
+    monkeypatch.setattr("mpishare.objects.distributed.memory_room", lambda: replace(room, free=free))
     array = np.arange(3000)
     distributed = ms.distribute(array if comm.rank == 0 else None)
     if topology.n_nodes > 1:
