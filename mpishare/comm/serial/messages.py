@@ -94,8 +94,8 @@ class Request:
     def describe(self, status: Status | None) -> None:
         """Fills in `status`."""
         if status is not None:
-            cancelled = self.is_cancelled
-            status.take(Status(source=self.source, tag=self.tag, count=self.data.size, cancelled=cancelled))
+            known = Status(source=self.source, tag=self.tag, count=self.data.size, cancelled=self.is_cancelled)
+            status.take(known)
 
     def get_status(self, status: Status | None = None) -> bool:
         """Whether it has ended. It stays as it is."""
@@ -110,7 +110,9 @@ class Request:
         if not self or not has_ended:
             return has_ended, None
         self.Free()
-        return True, None if self.deliver is None or self.is_cancelled else self.deliver(self.data)
+        deliver, data = self.deliver, self.data
+        self.deliver, self.data = None, _NOTHING  # as the program may keep the request
+        return True, None if deliver is None or self.is_cancelled else deliver(data)
 
     def Test(self, status: Status | None = None) -> bool:
         """Whether it has ended."""
