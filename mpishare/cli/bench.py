@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -29,12 +27,9 @@ def main(argv: list[str]) -> int:
         "job would be started, e.g. mpiexec -n 4 mpishare bench.",
     )
     parser.add_argument("--mib", type=int, default=64, help="the largest array, MiB (default: %(default)s)")
-    parser.add_argument("--output", metavar="FILE", help="write the figures and facts there, as JSON, to be sent")
     options = parser.parse_args(argv)
     if options.mib < 1:
         parser.error("--mib takes 1 or more")
-    if options.output:
-        _write(options.output, {})  # an error comes before anything is measured
     sizes = sorted({_SMALL_BYTES, 1 << 20, options.mib << 20})
     medians = {nbytes: _medians(nbytes) for nbytes in sizes}
     nodes = ms.topology()
@@ -43,22 +38,7 @@ def main(argv: list[str]) -> int:
     del table
     if nodes.rank == 0:
         print(_table(medians), _verdict(medians, saved), sep="\n")
-    if options.output:
-        facts = ms.info(probe=True).as_dict()
-        _write(options.output, {"version": ms.__version__, "milliseconds": medians, "info": facts})
     return 0
-
-
-def _write(path: str, result: dict[str, object]) -> None:
-    """Writes `result` as JSON by rank 0; an error of the file is every rank's."""
-
-    def write() -> int:
-        try:
-            return Path(path).write_text(json.dumps(result, indent=2) + "\n")
-        except OSError as error:
-            raise ms.FileError(path, None, str(error.strerror)) from None
-
-    ms.share(call=write)
 
 
 def _medians(nbytes: int) -> dict[str, float]:
