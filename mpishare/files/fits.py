@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
-from mpishare.errors import FileError, SpecError
+from mpishare.errors import FileError
 from mpishare.files.errors import file_errors, imported
-from mpishare.files.input_file import InputFile, OpenFormat
-from mpishare.files.sliced import described_or_reason, read_tile
-from mpishare.files.stored import NO_DTYPE, Listing, Stored, left_out, listed
+from mpishare.files.input_file import InputFile
+from mpishare.files.sliced import LibraryFile
+from mpishare.files.stored import NO_DTYPE, Listing, Stored, listed
 from mpishare.host.procfs import reopening_path
 
 _OPTIONS = {"uint": True, "character_as_bytes": True}
@@ -29,8 +29,8 @@ _BLOCK_BYTES = 2880
 _VARIABLE_LENGTH = "column {!r}: its items are arrays of variable length. Store them in columns of a fixed length."
 
 
-class FitsFile(OpenFormat):
-    """A FITS file. It satisfies `FormatReader`.
+class FitsFile(LibraryFile):
+    """A FITS file.
 
     astropy is imported by the rank that inspects the file, and by ranks that read what it converts.
     """
@@ -45,18 +45,12 @@ class FitsFile(OpenFormat):
         """A block whose errors name the file and the HDU. astropy warns of nothing: what is lost, the errors say."""
         with file_errors(self.file.path, name, what="it"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                yield
-            except SpecError as error:  # of a length that no array has
-                raise FileError(self.file.path, name, str(error)) from error
+            yield
 
     def _open(self, *, memmap: bool | None = None) -> Any:
         fits = imported("astropy.io.fits", "FITS files")
         path = Path(reopening_path(self.file.descriptor, self.file.path))  # opened, it has a position of its own
-        file = self.file.enter_context(path.open("rb"))
-        opened = fits.open(file, memmap=memmap, **_OPTIONS)
-        self.file.callback(opened.close)
-        return opened
+        return self.file.enter_context(fits.open(self.file.enter_context(path.open("rb")), memmap=memmap, **_OPTIONS))
 
     @cached_property
     def _hdus(self) -> Any:
@@ -98,49 +92,44 @@ class FitsFile(OpenFormat):
     def _name_of(self, name: str) -> str:
         """The name of the HDU that has a name, or has it in another case, or "name,EXTVER"; or of a number."""
         names, (inner, _, version) = [*self._numbers], name.rpartition(",")
-        if name in names:
-            return name
+        key = (inner, int(version)) if version.isdecimal() else name
         with suppress(LookupError):
-            if name.isdecimal():
-                return names[int(name)]
-            number: int = self._hdus.index_of((inner, int(version)) if version.isdecimal() else name)
-            return names[number]
+            if name not in names:
+                return names[int(name) if name.isdecimal() else self._hdus.index_of(key)]
         return name
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
-        """The arrays of the HDUs. See `FormatReader`."""
-        chosen = None if name is None else self._name_of(name)
-        arrays: list[Stored] = []
-        for inner in [chosen] if chosen in self._numbers else self._numbers:
-            try:
-                arrays += self._described(inner)
-            except FileError as error:
-                arrays.append(left_out(self.file.path, inner, "unknown", error))
-        headers = {inner: self._header(inner) for inner in self._numbers} if attributes else {}
-        listing = Listing.of_names(self.file.absolute_path, arrays, chosen, headers)
-        return listing._replace(unread=self._unread)
+        """The arrays of the HDUs, and the headers of all. See `FormatReader`."""
+        listing = super().listing(name and self._name_of(name), attributes=attributes and name is not None)
+        unread = [*self._unread, *listing.unread]
+        of_all = self._numbers if attributes and name is None else ()
+        found = {inner: self.attributes(inner, None, unread) for inner in of_all}
+        return listing._replace(attributes=listing.attributes | found, unread=unread)
 
-    def _described(self, name: str) -> list[Stored]:
-        """What an HDU has: an array, or nothing.
+    def member(self, name: str) -> _Image | _Table | Any:
+        """See `LibraryFile`: the array of an HDU, if it has one."""
+        if name not in self._arrays and name in self._numbers:
+            number = self._numbers[name]
+            with self._errors(name):
+                hdu = self._hdus[number]
+                if not (hdu.shape if getattr(hdu, "is_image", False) else getattr(hdu, "columns", True)):
+                    return None
+                if not hasattr(hdu, "columns") and not hasattr(hdu, "section"):
+                    raise TypeError(f"XTENSION = {hdu.header['XTENSION']!r} is neither an image nor a table")
+                make = _Table if hasattr(hdu, "columns") and not hasattr(hdu, "compression_type") else _Image
+                self._arrays[name] = make(self.file, name, self._mapped[number] if hasattr(hdu, "tile_shape") else hdu)
+        return self._arrays.get(name) if name else self._numbers
 
-        Raises:
-            FileError: It is damaged, or is of a kind that astropy does not know.
-        """
-        with self._errors(name):
-            hdu = self._hdus[self._numbers[name]]
-            if not (hdu.shape if getattr(hdu, "is_image", False) else getattr(hdu, "columns", True)):
-                return []
-            if not hasattr(hdu, "columns") and not hasattr(hdu, "section"):
-                raise TypeError(f"XTENSION = {hdu.header['XTENSION']!r} is neither an image nor a table")
-            array = self._array(name)
-            if array.dtype.names == ():
-                return [Stored(name, Spec(NO_DTYPE, ()), 0, "sliced", reason=listed(array.left_out))]
-            stored = described_or_reason(self.file.path, name, array)
-            if array.in_place is not None:
-                return [replace(stored, layout="contiguous", offset=array.in_place)]
-            return [replace(stored, filters=array.filters, left_out=array.left_out)]
+    def stored(self, name: str, array: Any) -> Stored:
+        """See `LibraryFile`."""
+        if array.dtype.names == ():
+            return Stored(name, Spec(NO_DTYPE, ()), 0, "sliced", reason=listed(array.left_out))
+        stored = super().stored(name, array)
+        if array.in_place is not None:
+            return replace(stored, layout="contiguous", offset=array.in_place)
+        return replace(stored, filters=array.filters, left_out=array.left_out)
 
-    def _header(self, name: str) -> dict[str, Any]:
+    def attributes(self, name: str, member: Any, unread: list[str]) -> dict[str, Any]:
         """The values of a header by keyword; of commentary such as HISTORY, the lines of all cards."""
         values: dict[str, Any] = {}
         header = self._hdus[self._numbers[name]].header
@@ -151,21 +140,13 @@ class FitsFile(OpenFormat):
                     is_plain = isinstance(value, str | bool | int | float | complex | None)
                     values[keyword] = value if is_plain else str(value)
             except FileError as error:
-                self._unread.append(f"attribute {keyword!r} of {name!r}: {error.reason}")
+                unread.append(f"attribute {keyword!r} of {name!r}: {error.reason}")
         return values
-
-    def _array(self, name: str) -> _Image | _Table:
-        if name not in self._arrays:
-            number = self._numbers[name]
-            hdu = self._hdus[number]
-            make = _Table if hasattr(hdu, "columns") and not hasattr(hdu, "compression_type") else _Image
-            self._arrays[name] = make(self.file, name, self._mapped[number] if hasattr(hdu, "tile_shape") else hdu)
-        return self._arrays[name]
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`."""
         with self._errors(stored.name):
-            read_tile(self.file.path, stored, self._array(str(stored.name)), ranges, out)
+            super().read(stored, ranges, out)
 
 
 class _Image:
@@ -187,9 +168,8 @@ class _Image:
         is_compressed = hasattr(hdu, "compression_type")
         self.chunks = hdu.tile_shape if is_compressed else ()
         self.filters = (hdu.compression_type,) if is_compressed else ()
-        nbytes = (
-            place["datSpan"] - _BLOCK_BYTES if is_compressed else math.prod(self.shape) * abs(header["BITPIX"]) // 8
-        )
+        pixel_bytes = math.prod(self.shape) * abs(header["BITPIX"]) // 8
+        nbytes = place["datSpan"] - _BLOCK_BYTES if is_compressed else pixel_bytes
         file.check_end(place["datLoc"] + nbytes, name)
         is_scaled = (header.get("BSCALE", 1), header.get("BZERO", 0), "BLANK" in header) != (1, 0, False)
         self.in_place = None if is_compressed or is_scaled else place["datLoc"]

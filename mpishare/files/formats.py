@@ -25,7 +25,7 @@ class FormatReader(Reader, Protocol):
     """An open file of one format: it describes the arrays in the file, and reads a tile of one into memory.
 
     A new format is a class of this Protocol and an entry in `FORMATS`. An array whose bytes lie in a file as in memory
-    has an `offset`: `InputFile.read` reads it. What another library reads by slices is read by `sliced.read_tile`.
+    has an `offset`: `InputFile.read` reads it. A file that another library opens is a `sliced.LibraryFile`.
     The `file` closes what the reader has opened: `file.callback`.
     """
 

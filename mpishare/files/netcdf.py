@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors, h5py, imported
-from mpishare.files.hdf5_read import Hdf5File, attributes_of, path_of
-from mpishare.files.input_file import OpenFormat
-from mpishare.files.sliced import described_or_reason, read_tile
-from mpishare.files.stored import Listing, Stored
+from mpishare.files.hdf5_read import Hdf5File, attributes_of
+from mpishare.files.sliced import LibraryFile
+from mpishare.files.stored import Stored
 from mpishare.host.procfs import reopening_path
 
 # h5netcdf says which variables a file has, by which names, and how long their dimensions are. HDF5 reads the variables.
@@ -33,7 +32,7 @@ _OF_DIMENSIONS = "_Netcdf4Dimid"
 
 
 class NetcdfFile(Hdf5File):
-    """A netCDF-4 file. It satisfies `FormatReader`."""
+    """A netCDF-4 file."""
 
     @cached_property
     def _netcdf(self) -> Any:
@@ -59,42 +58,42 @@ class NetcdfFile(Hdf5File):
             self._lengths[key] = group.dimensions[dimension].size
         return self._lengths[key]
 
-    def object(self, name: str | None) -> Any:
-        """h5py's low-level dataset or group of that name in netCDF."""
-        group, _, last = path_of(name or "").rpartition("/")
-        self._group(f"{group}/{last}")  # which raises an error where netCDF has no such variable or group
+    def member(self, name: str) -> Any:
+        """See `Hdf5File`: what has that name in netCDF."""
+        group, _, last = name.rpartition("/")
+        try:
+            self._group(name)
+        except (*FOREIGN_ERRORS, AttributeError):  # the last one of h5netcdf
+            return None
         hidden = f"{group}/{_NAMED_LIKE_A_DIMENSION}{last}"
-        return super().object(hidden if self.handle.id.links.exists(hidden.encode()) else name)
+        return super().member(hidden if self.handle.id.links.exists(hidden.encode()) else name)
 
-    def links(self, group: Any, path: str) -> list[tuple[str, bytes]]:
-        """See `Hdf5File`: the variables and the groups."""
-        netcdf = self._group(path)
-        hidden = {name: f"{_NAMED_LIKE_A_DIMENSION}{name}".encode() for name in netcdf.variables}
-        links = {name: key if key in group else name.encode() for name, key in hidden.items()}
-        return [*links.items(), *((name, name.encode()) for name in netcdf.groups)]
+    def names(self, name: str, group: Any) -> list[str]:
+        """See `LibraryFile`: the variables and the groups."""
+        return [*self._group(name).variables, *self._group(name).groups]
 
-    def stored(self, path: str, dataset: Any, target: tuple[str, str] | None) -> Stored:
+    def stored(self, name: str, array: Any) -> Stored:
         """See `Hdf5File`. A variable is as long as its unlimited dimensions, though the file may have fewer items."""
-        stored = super().stored(path, dataset, target)
-        if stored.reason or h5py.h5s.UNLIMITED not in dataset.get_space().get_simple_extent_dims(True):
+        stored = super().stored(name, array)
+        if stored.reason or h5py.h5s.UNLIMITED not in array.get_space().get_simple_extent_dims(True):
             return stored
         try:
-            group, _, name = path.rpartition("/")
+            group, _, last = name.rpartition("/")
             owner = self._group(group)
-            shape = tuple(self._length(owner, dimension) for dimension in owner.variables[name].dimensions)
+            shape = tuple(self._length(owner, dimension) for dimension in owner.variables[last].dimensions)
         except (*FOREIGN_ERRORS, AttributeError):  # a dataset of another program has no dimensions of netCDF
             return stored
         return replace(stored, spec=Spec.checked((*shape, *stored.shape[stored.ndim :]), stored.dtype))
 
-    def attributes(self, path: str, member: Any, unread: list[str]) -> dict[str, Any]:
-        """See `Hdf5File`: without those that only the netCDF library uses."""
-        values = attributes_of(member, self._group(path).attrs, unread)
+    def attributes(self, name: str, member: Any, unread: list[str]) -> dict[str, Any]:
+        """See `LibraryFile`: without those that only the netCDF library uses."""
+        values = attributes_of(name, member, self._group(name).attrs, unread)
         return {key: _plain(key, value) for key, value in values.items()}
 
     def read_items(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
         """See `Hdf5File`. What the file lacks up to the length of a dimension are fill values."""
         with file_errors(self.file.path, stored.name, what="it"):
-            dataset = self.object(stored.name)
+            dataset = self.member(str(stored.name))
             inside = [range(r.start, min(r.stop, end), r.step) for r, end in zip(ranges, dataset.shape, strict=True)]
             if list(map(len, inside)) != list(map(len, ranges)):
                 items[tuple(slice(len(indices)) for indices in ranges)] = _fill_value(dataset, items.dtype)
@@ -137,8 +136,8 @@ def is_netcdf(handle: Any) -> bool:
         return False
 
 
-class Netcdf3File(OpenFormat):
-    """A netCDF file of version 3, read by scipy, or netCDF4 if it is of the kind CDF-5. It satisfies `FormatReader`."""
+class Netcdf3File(LibraryFile):
+    """A netCDF file of version 3, read by scipy, or netCDF4 if it is of the kind CDF-5."""
 
     @cached_property
     def _opened(self) -> Any:
@@ -154,29 +153,27 @@ class Netcdf3File(OpenFormat):
         self.file.callback(opened.close)
         return opened
 
-    def listing(self, name: str | None, *, attributes: bool) -> Listing:
-        """The variables. See `FormatReader`."""
-        opened, place = self._opened, self.file.path
-        with file_errors(place, None, what="netCDF 3"):
-            arrays = [self._stored(inner, variable) for inner, variable in self._variables.items()]
-            found = {"": _attributes_of(opened)} if attributes else {}
-            if attributes:
-                found |= {inner: _attributes_of(variable) for inner, variable in self._variables.items()}
-        return Listing.of_names(self.file.absolute_path, arrays, name, found)
-
     @property
     def _variables(self) -> dict[str, Any]:
         return {_text(name): variable for name, variable in self._opened.variables.items()}
 
-    def _stored(self, name: str, variable: Any) -> Stored:
-        """What the file says of a variable: with the order of bytes of the file, whichever library reads it."""
-        stored = described_or_reason(self.file.path, name, variable if hasattr(variable, "dtype") else variable.data)
-        stored = replace(stored, spec=replace(stored.spec, dtype=stored.dtype.newbyteorder(">")))
-        return replace(stored, layout="contiguous", offset=_offset_of(getattr(variable, "data", None)), chunks=None)
+    def member(self, name: str) -> Any:
+        """See `LibraryFile`. An error must hold no variable, or scipy warns that it cannot close the file."""
+        return self._variables.get(name) if name else [*self._variables]
 
-    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """See `Reader`."""
-        read_tile(self.file.path, stored, self._variables[str(stored.name)], ranges, out)
+    def attributes(self, name: str, member: Any, unread: list[str]) -> dict[str, Any]:
+        """The attributes of a file or a variable of scipy or netCDF4, as netCDF4 gives them."""
+        owner = member if name else self._opened
+        if hasattr(owner, "ncattrs"):
+            return {key: owner.getncattr(key) for key in owner.ncattrs()}
+        values = owner._attributes.items()  # as xarray asks scipy
+        return {_text(key): _plain(_text(key), value) for key, value in values}
+
+    def stored(self, name: str, array: Any) -> Stored:
+        """See `LibraryFile`: with the order of bytes of the file, whichever library reads it."""
+        stored = super().stored(name, array if hasattr(array, "dtype") else array.data)
+        stored = replace(stored, spec=replace(stored.spec, dtype=stored.dtype.newbyteorder(">")))
+        return replace(stored, layout="contiguous", offset=_offset_of(getattr(array, "data", None)), chunks=None)
 
 
 def _offset_of(data: Any) -> int | None:
@@ -187,15 +184,6 @@ def _offset_of(data: Any) -> int | None:
     while isinstance(file.base, np.ndarray):
         file = file.base
     return data.ctypes.data - file.ctypes.data
-
-
-def _attributes_of(owner: Any) -> dict[str, Any]:
-    """The attributes of a file or a variable of scipy or netCDF4, as netCDF4 gives them."""
-    if hasattr(owner, "ncattrs"):
-        return {name: owner.getncattr(name) for name in owner.ncattrs()}
-    return {
-        _text(name): _plain(_text(name), value) for name, value in owner._attributes.items()
-    }  # as xarray asks scipy
 
 
 def _plain(name: str, value: Any) -> Any:

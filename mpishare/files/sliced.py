@@ -1,12 +1,12 @@
-"""What has a shape, a dtype and basic slicing, such as a zarr.Array: described, and read tile by tile into memory."""
+"""What a library opens: arrays with a shape, a dtype and basic slicing, and files of such arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.spec import Spec, plain
 from mpishare.errors import ArgumentError, FileError, SpecError
 from mpishare.files.errors import file_errors
-from mpishare.files.input_file import InputFile
-from mpishare.files.stored import Listing, Stored, stored_or_reason
+from mpishare.files.input_file import InputFile, OpenFormat
+from mpishare.files.stored import LinkError, Listing, Stored, Tree, left_out, names_in, shown_names, stored_or_reason
 
 _LARGEST_SHARD_BYTES = 4 << 20
 """A smaller shard of zarr is read whole, as one tile. Of a larger one the chunks are read, so that no rank holds it."""
@@ -62,11 +62,6 @@ def described(place: str, name: str | None, array: Any) -> Stored:
     spec = replace(spec, dtype=rebuild(describe(spec.dtype)))  # without the metadata of h5py
     chunks = chunks_of(array, len(spec.shape))
     return Stored(name, spec, len(spec.shape), "chunked" if chunks else "sliced", chunks=chunks)
-
-
-def described_or_reason(place: str, name: str, array: Any) -> Stored:
-    """What is loaded of an array in a file; or the reason why it cannot be."""
-    return stored_or_reason(place, name, "sliced", lambda: described(place, name, array))
 
 
 def chunks_of(array: Any, ndim: int) -> tuple[int | tuple[int, ...], ...] | None:
@@ -117,6 +112,109 @@ def read_tile(place: str, stored: Stored, array: Any, ranges: Sequence[range], o
         reason = f"{shown} has shape={tile.shape}, dtype={tile.dtype}; expected {out.shape} and {stored.dtype}."
         raise FileError(place, stored.name, f"{reason} {_CURE_OF_TILE}")
     out.view(stored.dtype)[...] = tile
+
+
+class LibraryFile(OpenFormat):
+    """A file whose members a library opens: those with a `shape` are arrays, read by slices, and the others are groups.
+
+    Attributes:
+        root: The name of the whole file: "/" in a format whose groups have groups, "" in others.
+    """
+
+    root = ""
+
+    def member(self, name: str) -> Any:
+        """The array or the group of that name, None if there is none. It may raise any error."""
+
+    def names(self, name: str, group: Any) -> Iterable[str]:
+        """The names of the members of a group, which has that name."""
+        return [*group]
+
+    def attributes(self, name: str, member: Any, unread: list[str]) -> dict[str, Any]:
+        """The attributes of a member, which has that name. Those that cannot be read join `unread`."""
+        return {}
+
+    def key(self, name: str, member: Any) -> Hashable:
+        """What is the same for all names of a member."""
+        return name
+
+    def stored(self, name: str, array: Any) -> Stored:
+        """What is loaded of an array, which has that name. It may raise any error."""
+        return described(self.file.path, name, array)
+
+    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+        """See `Reader`."""
+        with file_errors(self.file.path, stored.name, what="it"):
+            read_tile(self.file.path, stored, self.member(str(stored.name)), ranges, out)
+
+    def listing(self, name: str | None, *, attributes: bool) -> Listing:
+        """The arrays and the groups in the member of that name, also behind links. See `FormatReader`."""
+        walk, path = _Walk(self, attributes=attributes), self.file.absolute_path
+        root = path_of(name or "") if self.root else name or ""
+        tree = walk.tree(root, {})
+        if tree is None:
+            top = self.member(self.root)
+            has = "one array and no groups" if hasattr(top, "shape") else shown_names([*self.names(self.root, top)])
+            reason = f"there is no such array{' or group' if self.root else ''}; the file has {has}."
+            raise FileError(self.file.path, name, reason)
+        names = names_in(tree, path) if attributes else ()
+        named = {inner: walk.attributes[id(one)] for inner, one in names if id(one) in walk.attributes}
+        return Listing(path, walk.arrays, tree, named, walk.unread, root if self.root else None)
+
+
+class _Walk:
+    """The arrays and the groups that are in a member of a file.
+
+    Each is opened once, however many names it has. What cannot be opened, or leads back to a group on its own way,
+    counts as an array that cannot be loaded.
+
+    Attributes:
+        arrays: The arrays.
+        attributes: The attributes of each array and group, by the identity of its tree.
+        unread: The attributes that cannot be read, each with the reason.
+    """
+
+    def __init__(self, file: LibraryFile, *, attributes: bool) -> None:
+        self.arrays: list[Stored] = []
+        self.attributes: dict[int, dict[str, Any]] = {}
+        self.unread: list[str] = []
+        self._trees: dict[Hashable, Tree] = {}
+        self._file, self._path, self._has_attributes = file, file.file.path, attributes
+
+    def tree(self, name: str, parents: dict[Hashable, str]) -> Tree:
+        """The tree of the member of that name, which is in these groups; None if there is none."""
+        try:
+            with file_errors(self._path, name if name != self._file.root else None, what="it"):
+                member = self._file.member(name)
+                if member is None:
+                    return None
+                key = self._file.key(name, member)
+                if key in parents:
+                    raise LinkError(self._path, name, f"it leads to the group {parents[key]!r}, which it is in.")
+                if key not in self._trees:
+                    self._trees[key] = tree = self._new_tree(name, member, {**parents, key: name})
+                    if self._has_attributes:
+                        self.attributes[id(tree)] = self._file.attributes(name, member, self.unread)
+                return self._trees[key]
+        except (FileError, SpecError) as error:
+            if not parents:
+                raise
+            self.arrays.append(left_out(self._path, name, "sliced", error))
+        return len(self.arrays) - 1
+
+    def _new_tree(self, name: str, member: Any, parents: dict[Hashable, str]) -> Tree:
+        if hasattr(member, "shape"):
+            describe = partial(self._file.stored, name, member)
+            self.arrays.append(stored_or_reason(self._path, name, "sliced", describe))
+            return len(self.arrays) - 1
+        prefix = f"{name.rstrip('/')}/" if self._file.root else ""
+        trees = {inner: self.tree(f"{prefix}{inner}", parents) for inner in self._file.names(name, member)}
+        return {inner: tree for inner, tree in trees.items() if tree is not None}
+
+
+def path_of(name: str) -> str:
+    """The canonical form of a name in a file that has groups."""
+    return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
 class CallFile:

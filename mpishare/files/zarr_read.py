@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.errors import FileError
 from mpishare.files.errors import file_errors, imported
-from mpishare.files.input_file import InputFile, OpenFormat, Stamp, check_stamp
-from mpishare.files.sliced import described_or_reason, index_of, shown_tile
-from mpishare.files.stored import Listing, Stored, Tree, left_out, shown_names
+from mpishare.files.input_file import InputFile, Stamp, check_stamp
+from mpishare.files.sliced import LibraryFile, described, index_of, shown_tile
+from mpishare.files.stored import Stored
 from mpishare.host.procfs import reopening_path
 
 METADATA_FILES = {"zarr.json", ".zarray", ".zgroup", ".zmetadata"}
@@ -27,8 +26,8 @@ _TEXT_CODECS = {"vlen-utf8", "vlen-bytes", "VLenUTF8Codec", "VLenBytesCodec"}
 """The codecs of strings of variable length, by their name in zarr 2 and by their class in zarr 3."""
 
 
-class ZarrFile(OpenFormat):
-    """A zarr array or group. It satisfies `FormatReader`.
+class ZarrFile(LibraryFile):
+    """A zarr array or group.
 
     The chunks of a folder are files of their own, which writers replace one by one. So a change of the metadata is
     noticed, and a change of a chunk is not. A zip is one file.
@@ -36,6 +35,8 @@ class ZarrFile(OpenFormat):
     Each array and each group is opened by itself, without consolidated metadata: zarr opens a group with all of its
     members, or not at all if one of these has an unknown codec or dtype.
     """
+
+    root = "/"
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
@@ -61,67 +62,45 @@ class ZarrFile(OpenFormat):
         self.file.callback(store.close)
         return lambda path: zarr.open(store, mode="r", path=f"{self._top.at}{path}".rstrip("/"), **options)
 
-    def _member(self, path: str) -> Any:
-        """The array or the group of that path, "" for the root; its metadata are read once."""
-        if path not in self._members:
-            with file_errors(self.file.path, f"/{path}" if path else None, what="its metadata"):
-                if path and not _has_metadata(self._top.joinpath(path)):
-                    has = "one array and no groups. Leave dataset out"
-                    if not hasattr(self._member(""), "shape"):
-                        has = shown_names(self._names(""))
-                    raise FileError(self.file.path, path, f"there is no such array or group; the file has {has}.")
-                for metadata in map(Path(self.file.absolute_path, path).joinpath, METADATA_FILES):
-                    if self._is_folder and metadata.exists():
-                        self.file.stamps.setdefault(str(metadata), Stamp.of(metadata))
-                self._members[path] = self._opened(path)
-        return self._members[path]
+    def member(self, name: str) -> Any:
+        """See `LibraryFile`. Its metadata are read once."""
+        if name not in self._members:
+            path = name.strip("/")
+            if path and not _has_metadata(self._top.joinpath(path)):
+                return None
+            for metadata in map(Path(self.file.absolute_path, path).joinpath, METADATA_FILES):
+                if self._is_folder and metadata.exists():
+                    self.file.stamps.setdefault(str(metadata), Stamp.of(metadata))
+            self._members[name] = self._opened(path)
+        return self._members[name]
 
-    def _names(self, path: str) -> list[str]:
-        """The names of the arrays and the groups in the group of that path."""
-        folder = self._top.joinpath(path) if path else self._top
+    def names(self, name: str, group: Any) -> list[str]:
+        """See `LibraryFile`."""
+        folder = self._top.joinpath(name.strip("/")) if name != self.root else self._top
         return sorted(inner.name for inner in folder.iterdir() if _has_metadata(inner))
 
-    def listing(self, name: str | None, *, attributes: bool) -> Listing:
-        """The arrays and the groups in the object of that name. See `FormatReader`."""
-        root, file = (name or "").strip("/"), self.file
-        arrays: list[Stored] = []
-        found: dict[str, dict[str, Any]] = {}
+    def attributes(self, name: str, member: Any, unread: list[str]) -> dict[str, Any]:
+        """See `LibraryFile`."""
+        return dict(member.attrs)
 
-        def tree(path: str) -> Tree:
-            try:
-                member = self._member(path)
-                with file_errors(file.path, f"/{path}" if path else None, what="its metadata"):
-                    if attributes:
-                        found[path.removeprefix(root).strip("/")] = dict(member.attrs)
-                    if not hasattr(member, "shape"):
-                        return {inner: tree(f"{path}/{inner}".strip("/")) for inner in self._names(path)}
-                    arrays.append(self._stored(f"/{path}", member))
-            except FileError as error:
-                if path == root:
-                    raise
-                arrays.append(left_out(file.path, f"/{path}", "unknown", error))
-            return len(arrays) - 1
-
-        made = tree(root)
-        return Listing(file.absolute_path, arrays, made, found, root=f"/{root}")
-
-    def _stored(self, name: str, array: Any) -> Stored:
-        """What is loaded of an array; of strings of variable length one byte each, see `stored`."""
+    def stored(self, name: str, array: Any) -> Stored:
+        """See `LibraryFile`. Strings of variable length count as one byte each, see `stored`."""
         is_text = _is_text(array)
         items = SimpleNamespace(shape=array.shape, dtype=np.dtype("S1"), chunks=array.chunks) if is_text else array
-        return replace(described_or_reason(self.file.path, name, items), is_text=is_text)
+        return replace(described(self.file.path, name, items), is_text=is_text)
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
         """See `Reader`. zarr writes into node memory; else a rank would hold each chunk twice."""
-        array, index = self._member(str(stored.name).strip("/")), index_of(ranges)
+        index = index_of(ranges)
         with file_errors(self.file.path, stored.name, what=shown_tile(index)):
+            array = self.member(str(stored.name))
             array.get_basic_selection(index, out=_buffer_of(out.view(stored.dtype)))
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
         """See `tiles.Reader`."""
-        array, index = self._member(str(stored.name).strip("/")), index_of(ranges)
+        index = index_of(ranges)
         with file_errors(self.file.path, stored.name, what=shown_tile(index)):
-            strings = np.asarray(array[index], object)
+            strings = np.asarray(self.member(str(stored.name))[index], object)
             encoded = np.empty(strings.size, object)
             # Where zarr-python 2 has no chunk, it gives None or 0.
             encoded[:] = [item if isinstance(item, bytes) else str(item or "").encode() for item in strings.flat]

@@ -177,7 +177,7 @@ def test_links_that_cannot_be_followed(path):
         assert text == f"link '/{name}': {datasets[f'/{name}'].reason}"
         assert (datasets[f"/{name}"].layout, datasets[f"/{name}"].nbytes) == ("link", 0)
     for name in ("gone", "none", "loop"):
-        with pytest.raises(FileError, match=f"there is no such .*; the file has .*'{name}'.* HDF5: "):
+        with pytest.raises(FileError, match=f"'/{name}' of .*: {DANGLING[name]}"):
             inspected(path, name)
     assert loaded(path).keys() == {"a", "group"}
     assert loaded(path)["group"] == {"inner": {}}
@@ -300,19 +300,12 @@ def test_columns_that_are_left_out(path):
     assert_same(loaded(path)["b"], np.zeros(2, [("name", "S1")]))
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("nowhere", "the file has 'grid', 'runs'"),
-        ("/runs/first/speed", "the group '/runs/first' has 'velocity'"),
-        ("runs/second/speed", "the group '/runs' has 'first'"),
-        ("grid/x", "'/grid' is a dataset"),
-    ],
-)
-def test_a_name_that_is_not_there(path, name, near):
+@pytest.mark.parametrize("name", ["nowhere", "/runs/first/speed", "runs/second/speed", "grid/x", "kind"])
+def test_a_name_that_is_not_there(path, name):
     with h5py.File(path, "w") as file:
         file["grid"] = file["runs/first/velocity"] = np.arange(3)
-    with pytest.raises(FileError, match=f"there is no such dataset or group; {near}"):
+        file["kind"] = np.dtype("f8")
+    with pytest.raises(FileError, match=f"'{name}' of .*: there is no such array or group; the file has 'grid', "):
         inspected(path, name)
 
 

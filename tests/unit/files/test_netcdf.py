@@ -221,8 +221,11 @@ def test_names_of_dimensions(tmp_path):
     assert loaded(tmp_path / "a", "x").tolist() == [[10, 11, 12], [13, 14, 15]]
     assert loaded(tmp_path / "a", "/y").tolist() == [1, 2]
     for name in ("cell", "x/y", "none/x"):
-        with pytest.raises(FileError, match=f"{name}' of .*: there is no such dataset or group; "):
+        with pytest.raises(FileError, match=f"{name}' of .*: there is no such array or group; "):
             inspected(tmp_path / "a", name)
+    write(tmp_path / "a", write_names, "NETCDF3_CLASSIC")
+    with pytest.raises(FileError, match=r"'cell' of .*: there is no such array; the file has 'x', 'y', "):
+        inspected(tmp_path / "a", "cell")
 
 
 def test_groups(tmp_path):
@@ -232,7 +235,7 @@ def test_groups(tmp_path):
     assert loaded(tmp_path / "a", "outer")["inner"]["x"].shape == (5, 4)
     names = ["", "fewer", "inner", "inner/x", "inner/longer"]
     assert [*inspected(tmp_path / "a", "outer", attributes=True).attributes] == names
-    with pytest.raises(FileError, match="the group '/outer' has 'fewer', 'inner'"):
+    with pytest.raises(FileError, match="there is no such array or group; the file has 'time', 'outer', 'empty'"):
         inspected(tmp_path / "a", "outer/time")
 
 
