@@ -15,18 +15,6 @@ def fail_at(number, item):
     return number
 
 
-class AwkwardError(ValueError):
-    """Pickle cannot make it again."""
-
-    def __init__(self, number, *, limit):
-        super().__init__(f"{number} is past {limit}")
-        self.limit = limit
-
-
-def fail_awkwardly(number):
-    raise AwkwardError(number, limit=2)
-
-
 class NotPicklable:
     """Cannot be pickled, by an error of any class."""
 
@@ -48,29 +36,6 @@ class NotUnpicklable:
 def memory_of(array):
     """Whether an array is writable, and whether it lies in shared memory."""
     return array.flags.writeable, segment_of(array) is not None
-
-
-class Peak(np.ndarray):
-    """Cannot be made without its items."""
-
-    def __array_finalize__(self, parent):
-        self.largest = max(self.view(np.ndarray))
-
-    def __reduce__(self):
-        return np.ndarray.view, (self.view(np.ndarray), Peak), self.__dict__.copy()
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-
-
-def peak_of(number):
-    """A result, and the argument of `largest`."""
-    return np.arange(1.0, number + 2).view(Peak)
-
-
-def largest(peak):
-    assert type(peak) is Peak
-    return peak.largest
 
 
 class State:

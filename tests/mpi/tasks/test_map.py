@@ -5,7 +5,6 @@ import operator
 import pickle
 import resource
 import signal
-import sys
 import threading
 import time
 from copy import deepcopy
@@ -157,19 +156,6 @@ def test_an_item_that_cannot_be_unpickled_and_a_result_that_cannot_be_pickled(ma
         ms.map(result_of, make(range(100)), gather="all")
 
 
-def nested(number):
-    """Maps again, over all ranks or this one alone."""
-    return ms.map(abs, range(number), comm=MPI.COMM_SELF if number < 50 else None)
-
-
-def test_a_map_within_a_task(comm):
-    assert ms.map(nested, range(1, 9), chunk=1, comm=MPI.COMM_SELF) == [list(range(number)) for number in range(1, 9)]
-    assert ms.map(nested, [1, 2, 3], gather="all") == [[0], [0, 1], [0, 1, 2]]
-    if comm.size > 1:
-        with pytest.raises(ms.TaskError, match="ArgumentError: map was called within a task"):
-            ms.map(nested, [1, 2, 50])
-
-
 def interrupted(number, rank, error):
     """Is interrupted on one rank."""
     time.sleep(0.0002)
@@ -273,11 +259,7 @@ def test_an_initializer(comm, per):
 
 
 @pytest.mark.once
-def test_no_bar_where_there_is_no_terminal_or_no_tqdm(raised, monkeypatch, capfd):
+def test_no_bar_where_there_is_no_terminal(capfd):
     for items in (range(100), iter(range(100))):
         assert ms.map(abs, items, progress=True, gather="all") == list(range(100))
     assert capfd.readouterr().err == ""
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    errors = raised(lambda: ms.map(abs, range(100), progress=True))
-    assert errors[0] == ("BackendError", "progress=True needs tqdm, which is not installed: pip install tqdm")
-    assert {error for error, _ in errors[1:]} <= {"PeerError"}

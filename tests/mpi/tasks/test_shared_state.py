@@ -42,10 +42,6 @@ def mapped(comm, func, items):
     return comm.bcast(ms.map(func, items, chunk=1))
 
 
-def on_all_ranks(found):
-    return MPI.COMM_WORLD.bcast(found)
-
-
 def seen(model, number):
     return number, comm_rank(), model.table.ctypes.data, ms.report().bytes_shared
 
@@ -72,7 +68,7 @@ def test_a_table_is_not_sent(comm, way):
     """In the function, or in each item, of which the rest takes 512 bytes at most."""
     table, n = shared(comm), 2000
     own, before = comm.allgather(table.ctypes.data), ms.report().bytes_shared
-    found = on_all_ranks(WAYS[way](Model(table), n))
+    found = comm.bcast(WAYS[way](Model(table), n))
     assert [number for number, *_ in found] == list(range(n))
     assert all(own[rank] == address for _, rank, address, _ in found)
     assert max(nbytes for *_, nbytes in found) < before + (2 * SKELETON_BYTES if "function" in way else 512 * n)
@@ -208,27 +204,17 @@ def test_results_that_are_the_shared_object_are_what_tasks_have_left(comm):
         assert fitted.words["a"] == rank
 
 
-def test_an_attribute_that_is_none_now(comm):
-    """The array that it was is gone on the root alone."""
+def attribute(model, name, _):
+    return getattr(model, name)
+
+
+@pytest.mark.parametrize(("name", "value"), [("table", None), ("__class__", Fitted)])
+def test_an_object_that_has_another_value_or_class_now(comm, name, value):
+    """The array that an attribute was is gone on the root alone."""
     model = ms.share(Model(np.arange(9.0)) if comm.rank == 0 else None)
     if comm.rank == 0:
-        model.table = None
-    assert {*mapped(comm, partial(has_table, model), range(20))} == {False}
-
-
-def test_an_object_of_another_class_now(comm):
-    model = ms.share(Model(np.arange(9.0)) if comm.rank == 0 else None)
-    if comm.rank == 0:
-        model.__class__ = Fitted
-    assert {*mapped(comm, partial(class_of, model), range(20))} == {"Fitted"}
-
-
-def class_of(model, _):
-    return type(model).__name__
-
-
-def has_table(model, _):
-    return model.table is not None
+        setattr(model, name, value)
+    assert {*mapped(comm, partial(attribute, model, name), range(20))} == {value}
 
 
 def test_an_object_that_leads_to_itself_dies(comm):
