@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.compat.joblib import register
+from tests.mpi.compat.test_schwimmbad import ends
 
 tables = []
 """What this rank has registered."""
@@ -47,12 +48,8 @@ def _dropped():
 
 def test_tasks(comm):
     table = ms.share(np.arange(300_000.0) if comm.rank == 0 else None, comm=comm)
-    if comm.rank > 0:
-        with pytest.raises(SystemExit):
-            register(table, comm=comm)
-        return
     own, small = np.ones((400, 500)), np.arange(3)
-    with register(table, comm=comm), parallel_config(backend="mpishare"):
+    with ends(comm), register(table, comm=comm), parallel_config(backend="mpishare"):
         for n_jobs in (None, 2, -1):
             parts = Parallel(n_jobs)(delayed(total)(table[first::7], own[first:, 5:], small) for first in range(20))
             assert parts == [total(table[first::7], own[first:, 5:], small) for first in range(20)]
@@ -63,20 +60,14 @@ def test_tasks(comm):
 
 @pytest.mark.ranks(2)
 def test_arrays_that_are_sent_as_references(comm, shared_folder):
-    tables.append(ms.share(np.arange(300_000.0) if comm.rank == 0 else None, comm=comm))
-    if comm.rank > 0:
-        with pytest.raises(SystemExit):
-            register(*tables, comm=comm)
-        return
-    np.save(shared_folder / "rows.npy", np.arange(300_000.0))
-    mapped = np.load(shared_folder / "rows.npy", mmap_mode="r+")
-    with register(*tables, comm=comm), parallel_config(backend="mpishare"):
-        (table,) = tables
+    table = ms.share(np.arange(300_000.0) if comm.rank == 0 else None, comm=comm)
+    tables.append(table)
+    with ends(comm), register(table, comm=comm), parallel_config(backend="mpishare"):
+        np.save(shared_folder / "rows.npy", np.arange(300_000.0))
+        mapped = np.load(shared_folder / "rows.npy", mmap_mode="r+")
         for max_nbytes in (None, "1M"):
-            of_table = [delayed(is_registered)(array) for array in (table, table[5:9], table[:10:3])]
-            assert all(Parallel(n_jobs=2, max_nbytes=max_nbytes)(of_table))
-            zero_d = [delayed(is_registered)(array) for array in (table[7, ...], table[...])]
-            assert all(Parallel(n_jobs=2, max_nbytes=max_nbytes)(zero_d))
+            parts = table, table[5:9], table[:10:3], table[7, ...], table[...]
+            assert all(Parallel(n_jobs=2, max_nbytes=max_nbytes)(delayed(is_registered)(part) for part in parts))
             empty = [delayed(total)(table[:0], table[300_000:]) for _ in range(2)]
             assert Parallel(n_jobs=2, max_nbytes=max_nbytes)(empty) == [0, 0]
         if comm.size > 2:  # else this rank runs all tasks
@@ -88,27 +79,19 @@ def test_arrays_that_are_sent_as_references(comm, shared_folder):
 
 @pytest.mark.ranks(3)
 def test_threads_with_the_same_array(comm):
-    if comm.rank > 0:
-        with pytest.raises(SystemExit):
-            register(comm=comm)
-        return
     own = np.ones(300_000)
 
     def totals(_):
         with parallel_config(backend="mpishare"):
             return [Parallel(n_jobs=2)(delayed(total)(own[first:]) for first in range(8)) for _ in range(10)]
 
-    with register(comm=comm), ThreadPoolExecutor(3) as threads:
+    with ends(comm), register(comm=comm), ThreadPoolExecutor(3) as threads:
         assert list(threads.map(totals, range(3))) == [[[300_000.0 - first for first in range(8)]] * 10] * 3
 
 
 @pytest.mark.ranks(4)
 def test_no_more_tasks_than_n_jobs_run_at_once(comm, shared_folder):
-    if comm.rank > 0:
-        with pytest.raises(SystemExit):
-            register(comm=comm)
-        return
-    with register(comm=comm), parallel_config(backend="mpishare"):
+    with ends(comm), register(comm=comm), parallel_config(backend="mpishare"):
         for options in ({}, {"pre_dispatch": "all"}):
             counts = Parallel(n_jobs=2, **options)(delayed(n_running)(shared_folder, number) for number in range(20))
             assert max(counts) <= 2
