@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.ranks(2), pytest.mark.once]
 ANY: Any = ms
 WORLD: Any = MPI.COMM_WORLD
 LAST = WORLD.size - 1
+SECOND = ms.topology().ranks_of(0)[-1]
+"""A rank that reads a file besides the root, if there is one."""
 LIMIT_S = 20
 GROUPS = (ms.PeerError, ms.StallError, ms.TaskError, type(None))
 
@@ -160,7 +162,9 @@ PLACES: dict[str, tuple[int | None, Any]] = {
     "__setstate__ of share, private": (LAST, partial(share, "__setstate__", writable="private")),
     "__index__ of a root": (LAST, lambda comm, code: ANY.share(0, root=Object(code, "__index__"), comm=comm)),
     "function of load": (0, lambda comm, code: ms.load(call=code, comm=comm)),
+    "function of load elsewhere": (SECOND, lambda comm, code: ms.load(call=lambda: Reader(code(), ""), comm=comm)),
     **calls(0, load, ("shape", "dtype", "close")),
+    "close of load elsewhere": (SECOND, partial(load, "close")),
     **calls(None, load, ("__getitem__",)),
     "__getitem__ of load by the last node": (LAST, partial(load, "__getitem__", read="node")),
     "__getitem__ of load by rows": (LAST, partial(load, "__getitem__", split=True)),
