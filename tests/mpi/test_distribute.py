@@ -10,7 +10,7 @@ import mpishare as ms
 from mpishare.host.memory import memory_room
 from mpishare.transfer import exchange, rows
 from tests.arrays import REPRESENTATIVES, bits, filled
-from tests.mpi.test_errors import LAST, assert_refused, assert_refused_alike
+from tests.mpi.test_errors import LAST, assert_refused, assert_refused_alike, assert_refused_by_some
 
 
 def items(array):
@@ -142,8 +142,8 @@ def test_more_than_all_nodes_have(comm, raised):
     huge = np.broadcast_to(np.uint8(1), (1 << 45,))
     for call in (lambda: ms.distribute(huge), lambda: ms.distribute(local=huge)):
         errors = raised(call)
-        assert {error for error, _ in errors} <= {"CapacityError", "PeerCapacityError"}
-        assert all(" nodes with " in text and " bytes each would hold all " in text for _, text in errors)
+        assert_refused_by_some(errors, "CapacityError", " bytes each would hold all ")
+        assert all(" nodes with " in text for _, text in errors)
     assert ms.distribute(np.arange(3)).shape == (3,)
 
 

@@ -64,29 +64,20 @@ def test_more_rows_than_an_array_can_have(comm, raised):
     assert ms.allgather(np.ones(1)).size == comm.size
 
 
-def assert_gathered(comm, local, root):
-    """Gathers, and compares with rows that came by pickle."""
-    result = ms.gather(local, root=root)
-    assert (result is None) == (comm.rank != root)
-    assert_rows(comm, result, local, is_writable=True)
-
-
-def assert_scattered(comm, array, root):
-    """Scatters, and compares with the part of `partition`."""
-    result = ms.scatter(array if comm.rank == root else None, root=root)
-    assert (result.shape, result.dtype) == (array[ms.partition(array.shape[0])].shape, array.dtype)
-    assert result.flags.c_contiguous
-    assert result.flags.writeable
-    assert not np.shares_memory(result, array)
-    parts = comm.gather(bits(result), root)  # the padding of an array that NumPy copied differs between ranks
-    assert parts is None or b"".join(parts) == bits(array)
-
-
 @pytest.mark.parametrize("name", [name for name, array in REPRESENTATIVES.items() if array.ndim])
 def test_representatives_keep_their_bits(comm, name):
+    array, local = REPRESENTATIVES[name], REPRESENTATIVES[name][(comm.rank + 1) % 2 :]
     for root in range(comm.size):
-        assert_gathered(comm, REPRESENTATIVES[name][(comm.rank + 1) % 2 :], root)
-        assert_scattered(comm, REPRESENTATIVES[name], root)
+        gathered = ms.gather(local, root=root)
+        assert (gathered is None) == (comm.rank != root)
+        assert_rows(comm, gathered, local, is_writable=True)
+        result = ms.scatter(array if comm.rank == root else None, root=root)
+        assert (result.shape, result.dtype) == (array[ms.partition(array.shape[0])].shape, array.dtype)
+        assert result.flags.c_contiguous
+        assert result.flags.writeable
+        assert not np.shares_memory(result, array)
+        parts = comm.gather(bits(result), root)  # the padding of an array that NumPy copied differs between ranks
+        assert parts is None or b"".join(parts) == bits(array)
 
 
 def test_no_memory_on_one_rank(comm, raised, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mpishare as ms
+from tests.mpi.test_errors import assert_refused
 
 pytestmark = pytest.mark.once
 
@@ -50,20 +51,18 @@ def test_what_saves_need_is_checked_at_once(comm, shared_folder, raised, monkeyp
     comm.Barrier()
     for path, message in {"file": "is not a folder", "link": "No such file", "no/run": "No such file"}.items():
         outcomes = raised(lambda path=path: ms.Checkpoint(shared_folder / path))
-        assert outcomes[0][0] == "FileError"
-        assert all(message in text and "no checkpoint can be saved there" in text for _, text in outcomes)
+        assert_refused(outcomes, 0, "FileError", message)
+        assert "no checkpoint can be saved there" in outcomes[0][1]
     with monkeypatch.context() as patched:
         patched.setattr(os, "access", lambda *_: False)
         outcomes = raised(lambda: ms.Checkpoint(shared_folder / "new"))
-        assert outcomes[0][0] == "FileError"
-        assert all(f"{shared_folder} cannot be written" in text for _, text in outcomes)
+        assert_refused(outcomes, 0, "FileError", f"{shared_folder} cannot be written")
     for victim in (0, comm.size - 1):
         with monkeypatch.context() as patched:
             if comm.rank == victim:
                 patched.setitem(sys.modules, "h5py", None)
             outcomes = raised(lambda: ms.Checkpoint(shared_folder / "new"))
-        assert outcomes[victim][0] == "BackendError"
-        assert all("h5py, which is not installed" in text for _, text in outcomes)
+        assert_refused(outcomes, victim, "BackendError", "h5py, which is not installed")
     assert {file.name for file in shared_folder.iterdir()} == {"file", "link"}
 
 

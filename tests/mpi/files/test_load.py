@@ -18,6 +18,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.memory.segment import segment_of
 from tests.mpi.files.test_formats import assert_loaded, read_bytes
+from tests.mpi.test_errors import assert_refused_alike, assert_refused_by_some
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
@@ -112,11 +113,6 @@ def test_what_cannot_be_loaded_is_left_out_of_a_group(folder, raised, dataset):
     assert all("partly.h5: dataset '/empty': it is an HDF5 null dataspace" in message for message in messages)
 
 
-def test_relative_paths_are_those_of_rank_0(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(folder if COMM.rank == 0 else tmp_path)
-    assert_loaded(ms.load("large.npy"), LARGE)
-
-
 @pytest.mark.parametrize("is_terminal", [True, False])
 @pytest.mark.parametrize("read", ["job", "node", ""])
 def test_the_bar(folder, shared_folder, monkeypatch, read, is_terminal):
@@ -206,7 +202,7 @@ def test_arrays_that_a_file_does_not_fit(raised, folder):
     ]
     for out, options, error, text in cases:
         errors = raised(partial(ms.load, **{"path": folder / "small.npy", "out": out, **options}))
-        assert all(name == error and text in message for name, message in errors), errors
+        assert_refused_alike(errors, error, text)
     assert not grid.any()
 
 
@@ -237,10 +233,11 @@ def test_a_read_that_fails(raised, folder, monkeypatch):
     assert all("large.npy: Input/output error" in text for _, text in errors)
 
 
-def test_a_file_that_fits_on_no_node(raised, folder):
+@pytest.mark.parametrize("split", [False, True])
+def test_a_file_that_fits_on_no_node_or_not_on_all(raised, folder, split):
     before = read_bytes()
-    errors = raised(lambda: ms.load(folder / "huge.npy"))
-    assert {error for error, _ in errors} <= {"CapacityError", "PeerCapacityError"}
+    errors = raised(lambda: ms.load(folder / "huge.npy", split=split))
+    assert_refused_by_some(errors, "CapacityError", "bytes each would hold all 4,398,046,511,104" if split else "")
     assert read_bytes() - before < 1 << 20
 
 

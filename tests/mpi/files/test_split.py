@@ -80,13 +80,3 @@ def test_other_forms_of_split(comm, file):
     for split in (np.True_, np.array(counts), tuple(counts), (count for count in counts)):
         assert_split(comm, ms.load(file, "chunked", split=split), LARGE)  # type: ignore[arg-type]
     assert isinstance(ms.load(file, "chunked", split=np.False_), np.ndarray)  # type: ignore[arg-type]
-
-
-def test_a_file_larger_than_all_nodes(comm, raised, shared_folder):
-    file = shared_folder / "huge.npy"
-    if comm.rank == 0:
-        np.lib.format.open_memmap(file, "w+", np.uint8, (1 << 42,))  # a sparse file
-    comm.Barrier()
-    errors = raised(lambda: ms.load(file, split=True))
-    assert {error for error, _ in errors} <= {"CapacityError", "PeerCapacityError"}
-    assert all(" nodes with " in text and " bytes each would hold all 4,398,046,511,104" in text for _, text in errors)

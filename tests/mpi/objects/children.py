@@ -1,6 +1,5 @@
 """What processes run that are not ranks. Nothing here may need MPI."""
 
-import pickle
 import subprocess
 import sys
 from multiprocessing import get_context
@@ -95,8 +94,3 @@ def said_by(handle, *before):
     """What another process says that gets pickled bytes, started by the words `before`."""
     command = [*before, sys.executable, "-c", EXPLAIN]
     return subprocess.run(command, input=handle, capture_output=True, check=True, timeout=LIMIT_S).stdout.decode()
-
-
-def dumped(obj):
-    """The pickle of an object with a handle, in the way of a queue: no process is being started."""
-    return pickle.dumps(obj)

@@ -150,7 +150,7 @@ def test_what_ranks_write_is_seen_or_refused(comm):
 
 def test_a_handle_that_cannot_be_opened_says_why(comm):
     handle = ms.handle(shared(comm, LARGE, backend="memmap"))
-    dumped = children.dumped(handle)
+    dumped = pickle.dumps(handle)
     assert children.said_by(dumped) == f"{handle.get().sum()}\n"
     del handle
     gc.collect()
@@ -160,7 +160,7 @@ def test_a_handle_that_cannot_be_opened_says_why(comm):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users and hosts")
 def test_another_user_or_host_has_no_access(comm):
     handle = ms.handle(shared(comm, LARGE, backend="memmap"))
-    dumped = children.dumped(handle)
+    dumped = pickle.dumps(handle)
     said = children.said_by(dumped, "unshare", "--uts", "sh", "-c", 'hostname other && exec "$@"', "sh")
     assert "is not on host other, or in another container" in said
     del handle

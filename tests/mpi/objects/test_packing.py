@@ -2,7 +2,6 @@
 
 import functools
 import sys
-import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -158,16 +157,11 @@ def test_whole_copies_are_told_and_not_counted_as_saved(comm, make, text, copied
     del result
 
 
-def private(obj):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "private.* were copied")
-        return ms.private(obj)
-
-
+@pytest.mark.filterwarnings("ignore:private.* were copied")
 def test_a_private_object(comm):
     """Its arrays are copies of this rank's, or show the changes of this rank alone."""
     result, local = shared(comm, model), np.arange(3)
-    own = private([result, local])
+    own = ms.private([result, local])
     assert (own[0].score(7), own[0].table["same"] is own[0].weights) == (11.0, True)
     own[0].weights[0] = own[1][0] = comm.rank + 5
     comm.Barrier()

@@ -38,11 +38,6 @@ def is_view(one, other):
     return one.ctypes.data == other.ctypes.data
 
 
-def everywhere(comm, is_so):
-    """Whether it is so on all ranks."""
-    return comm.allreduce(bool(is_so), MPI.LAND)
-
-
 @pytest.mark.parametrize("name", ["f8", ">c16", "struct", "gaps", "overlap", "titles", "record", "foreign", "M8[25s]"])
 def test_views_of_any_layout(comm, name):
     """Also views of views, reversed, broadcast and empty ones. They keep their strides."""
