@@ -10,7 +10,7 @@ import mpishare as ms
 from mpishare.host.memory import memory_room
 from mpishare.transfer import exchange, rows
 from tests.arrays import REPRESENTATIVES, bits, filled
-from tests.mpi.test_errors import LAST, assert_refused, assert_refused_alike, assert_refused_by_some
+from tests.mpi.test_errors import LAST, assert_refused, assert_refused_by_some
 
 
 def items(array):
@@ -162,25 +162,6 @@ def test_bad_indices_on_one_rank(comm, raised):
         errors = raised(lambda indices=indices: distributed.take(indices if comm.rank == LAST else [1]))
         assert_refused(errors, LAST, "ArgumentError", message)
     assert_takes(distributed, np.arange(10), [9, 0])
-
-
-def test_bad_arguments(comm, raised):
-    for call, message in (
-        (lambda: ms.distribute(np.ones(2), local=np.ones(2)), "local was given with an array of shape (2,) as array"),
-        (lambda: ms.distribute(counts=[1], local=np.ones(2)), "local was given with None as array and counts=[1]"),
-        (lambda: ms.distribute(np.ones(2), root=99), "root is 99"),
-        (lambda: ms.distribute(np.ones(2), backend="pigeon"), "backend 'pigeon' is unknown"),
-    ):
-        assert_refused_alike(raised(call), "ArgumentError", message)
-    wrong = raised(lambda: ms.distribute(np.ones(2) if comm.rank == 0 else None, counts=[1] * 99))
-    assert_refused_alike(wrong, "ArgumentError", "counts has 99 numbers that add up to 99. Give one for each of")
-    for array, message in (
-        (np.array(1.0), "has no rows"),
-        (None, "None was given"),
-        (np.array([None]), "dtype object"),
-    ):
-        errors = raised(lambda array=array: ms.distribute(array if comm.rank == LAST else None, root=LAST))
-        assert_refused(errors, LAST, "SpecError", message)
 
 
 @pytest.mark.ranks(2)

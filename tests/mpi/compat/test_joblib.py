@@ -66,8 +66,8 @@ def test_arrays_that_are_sent_as_references(comm, shared_folder):
         np.save(shared_folder / "rows.npy", np.arange(300_000.0))
         mapped = np.load(shared_folder / "rows.npy", mmap_mode="r+")
         for max_nbytes in (None, "1M"):
-            parts = table, table[5:9], table[:10:3], table[7, ...], table[...]
-            assert all(Parallel(n_jobs=2, max_nbytes=max_nbytes)(delayed(is_registered)(part) for part in parts))
+            views = table, table[5:9], table[:10:3], table[7, ...], table[...]
+            assert all(Parallel(n_jobs=2, max_nbytes=max_nbytes)(delayed(is_registered)(view) for view in views))
             empty = [delayed(total)(table[:0], table[300_000:]) for _ in range(2)]
             assert Parallel(n_jobs=2, max_nbytes=max_nbytes)(empty) == [0, 0]
         if comm.size > 2:  # else this rank runs all tasks

@@ -17,7 +17,6 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same
-from tests.mpi.test_errors import assert_refused_alike
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**30, (700, 1100), "i4")
@@ -210,24 +209,6 @@ def test_arrays_that_differ(raised):
     others = "PeerFileError" if last else "nothing"
     assert [kind for kind, _ in errors] == ["FileError" if rank == last > 0 else others for rank in range(COMM.size)]
     assert all("returned an array of shape=(500, 1100)" in text for kind, text in errors if last)
-
-
-ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
-    "no function": ({"call": 3}, "call 3 is not a function"),
-    "a path": ({"call": Own, "path": "a.npy"}, "both call and a path"),
-    "a dataset": ({"call": Own, "dataset": "a"}, "both call and a path"),
-    "map": ({"call": Own, "map": True}, "are for a file"),
-    "attributes": ({"call": Own, "attributes": True}, "are for a file"),
-    "region": ({"call": Own, "region": 700}, "700 is not within axis 0"),
-    "neither": ({}, "path is None"),
-}
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_bad_arguments(raised, name):
-    options, message = ARGUMENTS[name]
-    assert_refused_alike(raised(lambda: ms.load(**options)), "ArgumentError", message)
 
 
 @pytest.mark.ranks(2)

@@ -13,15 +13,23 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from astropy.io import fits
 from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
+from tests.arrays import assert_same
 from tests.mpi.files.test_formats import assert_loaded, read_bytes
-from tests.mpi.test_errors import assert_refused_alike, assert_refused_by_some
+from tests.mpi.test_errors import assert_refused, assert_refused_alike, assert_refused_by_some
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
+
+
+FORTRAN = np.asfortranarray(np.arange(35.0).reshape(5, 7))
+TABLE = np.zeros(300, [("id", ">i4"), ("mass", ">f8", (3,)), ("name", "S3")])
+TABLE["id"], TABLE["mass"] = np.arange(300), np.arange(900).reshape(300, 3)
+HDUS = {"IMAGE": np.arange(12.0).astype(">f8").reshape(3, 4), "TABLE": TABLE}
 
 
 def make_hdf5(path):
@@ -46,6 +54,13 @@ def folder(build_folder):
         make_hdf5(build_folder / "a.h5")
         with h5py.File(build_folder / "partly.h5", "w") as file:
             file["a"], file["empty"] = np.arange(5), h5py.Empty("f4")
+        hdus = [fits.ImageHDU(HDUS["IMAGE"], name="IMAGE"), fits.BinTableHDU(TABLE, name="TABLE")]
+        fits.HDUList([fits.PrimaryHDU(), *hdus]).writeto(build_folder / "a.fits")
+        np.save(build_folder / "f.npy", FORTRAN)
+        np.save(build_folder / "one.npy", np.array(2.5))
+        with h5py.File(build_folder / "big.h5", "w") as file:
+            file["chunks"] = np.arange(24, dtype=">i4").reshape(4, 2, 3)
+            file.create_dataset("of arrays", (4,), np.dtype((">f4", (2, 3))))[...] = np.arange(24).reshape(4, 2, 3)
     COMM.Barrier()
     return build_folder
 
@@ -128,6 +143,32 @@ def test_the_bar(folder, shared_folder, monkeypatch, read, is_terminal):
     assert ("5.87M/5.87M" in stream.getvalue()) == (is_terminal and COMM.rank == 0)
 
 
+# Other dtypes.
+
+
+def test_native_byte_order(folder):
+    for name, array in ms.load(folder / "a.fits", dtype="native").items():
+        assert_same(array, HDUS[name].astype(HDUS[name].dtype.newbyteorder("=")))
+    found = ms.load(folder / "big.h5", dtype="native")
+    assert_same(found["chunks"], np.arange(24, dtype="i4").reshape(4, 2, 3))
+    assert_same(found["of arrays"], np.arange(24, dtype="f4").reshape(4, 2, 3))
+
+
+def test_other_dtypes(folder, raised):
+    part = ms.load(folder / "a.fits", "IMAGE", dtype="f4", region=np.s_[::-1, [3, 1]])
+    assert_same(part, np.array([[11, 9], [7, 5], [3, 1]], "f4"))
+    for dtype in (np.float32, str, bytes, "U40"):
+        assert_same(ms.load(folder / "f.npy", dtype=dtype), FORTRAN.astype(dtype))
+    assert_same(ms.load(folder / "one.npy", dtype=complex), np.array(2.5 + 0j))
+    days = np.arange("2000-01-01", "2000-01-09", dtype="M8[D]")
+    assert_same(ms.load(call=lambda: days, dtype=np.datetime64), days)
+    split = ms.load(folder / "f.npy", dtype="f4", split=True)
+    assert_same(split.take(np.arange(5)), np.ascontiguousarray(FORTRAN, "f4"))
+    assert_refused_alike(raised(lambda: ms.load(folder / "one.npy", dtype=object)), "SpecError", "cannot be shared")
+    errors = raised(lambda: ms.load(folder / "f.npy", dtype="f4", map=True))
+    assert all("cannot be mapped: it is converted" in text for _, text in errors)
+
+
 # Mapped files.
 
 
@@ -155,35 +196,57 @@ def test_a_private_view_of_a_map_leaves_the_file(folder):
 # Errors.
 
 
-ON_ROOT, ON_LEADERS, ON_ALL = "root", "leaders", "all"
-BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
-    "file": ({"path": "none.npy"}, "FileError", "none.npy: No such file", ON_ROOT),
-    "file per node": ({"path": "none.npy", "read": "node"}, "FileError", "none.npy: No such file", ON_LEADERS),
-    "region": ({"region": 3}, "ArgumentError", "3 is not within axis 0, of length 3", ON_ALL),
-    "list of a group": ({"path": "a.h5", "region": [0]}, "ArgumentError", "but a group of", ON_ALL),
-    "map of a list": ({"region": [0], "map": True}, "ArgumentError", "map=True cannot pick items", ON_ALL),
-    "map": ({"path": "a.h5", "dataset": "chunked", "map": True}, "FileError", "cannot be mapped", ON_ALL),
-    "read": ({"read": "all"}, "ArgumentError", "read 'all' is unknown", ON_ALL),
-    "backend": ({"backend": "no"}, "ArgumentError", "backend 'no' is unknown", ON_ALL),
-    "names": ({"path": "a.h5", "dataset": ["flat", None]}, "ArgumentError", "['flat', None] is no list of", ON_ALL),
-    "one of the names": ({"path": "a.h5", "dataset": ["flat", "no"]}, "FileError", "dataset 'no' of", ON_ROOT),
-    "region of names": ({"path": "a.h5", "dataset": ["flat"], "region": 0}, "ArgumentError", "a group of", ON_ALL),
-    "writable": ({"writable": "private"}, "ArgumentError", "writable is 'private'. Use True or False", ON_ALL),
-    "writable map": ({"writable": True, "map": True}, "ArgumentError", "map=True and split take no out", ON_ALL),
-}
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("3 is not within axis 0, of length 3", {"region": 3}),
+    ("but a group of", {"path": "a.h5", "region": [0]}),
+    ("map=True cannot pick items", {"region": [0], "map": True}),
+    ("read 'all' is unknown", {"read": "all"}),
+    ("backend 'no' is unknown", {"backend": "no"}),
+    ("['flat', None] is no list of", {"path": "a.h5", "dataset": ["flat", None]}),
+    ("a group of", {"path": "a.h5", "dataset": ["flat"], "region": 0}),
+    ("writable is 'private'. Use True or False", {"writable": "private"}),
+    ("map=True and split take no out", {"writable": True, "map": True}),
+    ("does not cast to int32 as same_kind", {"path": "one.npy", "dtype": "i4"}),
+    ("Give the dtype of their items, float32", {"dtype": "(2,)f4"}),
+    ("path is None", {"path": None}),
+    ("call 3 is not a function", {"path": None, "call": 3}),
+    ("both call and a path", {"call": list}),
+    ("both call and a path", {"path": None, "call": list, "dataset": "a"}),
+    ("are for a file", {"path": None, "call": list, "map": True}),
+    ("are for a file", {"path": None, "call": list, "attributes": True}),
+    ("700 is not within axis 0", {"path": None, "call": lambda: LARGE, "region": 700}),
+    ("split is for one array, but a group of", {"path": "a.h5", "split": True}),
+    ("split is for rows, but the array of", {"path": "one.npy", "split": True}),
+    ("map=True reads what is needed", {"split": True, "map": True}),
+    ("counts has 99 numbers", {"split": [1] * 99}),
+    ("counts has 0 numbers", {"split": []}),
+    ("split is 1.5; expected an integer", {"split": [1.5]}),
+    ("split is -1; expected an integer", {"split": [-1, 701]}),
+    ("region (2) selects", {"split": True, "region": 2}),
+    ("region (slice(None, None, -1)) sel", {"split": True, "region": np.s_[::-1]}),
+    ("region (None) selects", {"split": True, "region": (None,)}),
+    ("region (int64[2] ", {"split": True, "region": [0, 2]}),
+    ("region (slice(None, None, None), int64[1] ", {"split": True, "region": np.s_[:, [1]]}),
+    *(("expected True, False, or a list", {"split": one}) for one in (1, 0, np.int64(1), 2.5, np.float64(0), "1", b"")),
+]
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", BAD)
-def test_bad_arguments(raised, folder, monkeypatch, name):
-    options, error, message, ranks = BAD[name]
+def test_bad_arguments(raised, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    errors = raised(lambda: ms.load(**{"path": "small.npy", **options}))
-    leaders = {ranks[0] for ranks in ms.topology().placement.nodes}
-    failed = {ON_ROOT: {0}, ON_LEADERS: leaders, ON_ALL: set(range(COMM.size))}[ranks]
-    peer = "PeerFileError" if error == "FileError" else "PeerError"
-    assert [kind for kind, _ in errors] == [error if rank in failed else peer for rank in range(COMM.size)]
-    assert all(message in text for _, text in errors)
+    for message, options in BAD:
+        errors = raised(partial(ms.load, **{"path": "small.npy", **options}))
+        assert_refused_alike(errors, "ArgumentError", message)
+
+
+@pytest.mark.once
+def test_what_is_not_there(raised, folder):
+    assert_refused(raised(lambda: ms.load(folder / "none.npy")), 0, "FileError", "none.npy: No such file")
+    assert_refused(raised(lambda: ms.load(folder / "a.h5", ["flat", "no"])), 0, "FileError", "dataset 'no' of")
+    errors = raised(lambda: ms.load(folder / "none.npy", read="node"))
+    leaders = [ranks[0] for ranks in ms.topology().placement.nodes]
+    assert [rank for rank, (error, _) in enumerate(errors) if error == "FileError"] == leaders
+    assert_refused_by_some(errors, "FileError", "none.npy: No such file")
 
 
 def test_arrays_that_a_file_does_not_fit(raised, folder):
