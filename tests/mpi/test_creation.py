@@ -18,10 +18,8 @@ from tests.arrays import DTYPES, REPRESENTATIVES
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(), 5, (0,), (2, 0, 3), (3, 4), (7, 1, 5)])
 def test_shape_and_order(shape, order):
-    for array in (
-        *(make(shape, order=order) for make in (ms.empty, ms.zeros, ms.ones)),
-        ms.full(shape, 2.5, order=order),
-    ):
+    arrays = [make(shape, order=order) for make in (ms.empty, ms.zeros, ms.ones)]
+    for array in (*arrays, ms.full(shape, 2.5, order=order)):
         twin = np.empty(shape, order=order)
         assert (array.shape, array.dtype, array.flags.fnc) == (twin.shape, twin.dtype, twin.flags.fnc)
         assert array.flags.writeable

@@ -107,9 +107,8 @@ def test_gathered_and_scattered_rows_into_own_arrays(comm, raised):
 def test_items_are_cut_as_numpy_cuts_them(comm, n):
     for scope, size in (("all", comm.size), *((name, ms.topology().node_size) for name in ("node", "nodes"))):
         parts = [ms.partition(n, rank=rank, scope=scope) for rank in range(size)]
-        assert [np.arange(n)[part].tolist() for part in parts] == [
-            a.tolist() for a in np.array_split(np.arange(n), size)
-        ]
+        expected = [part.tolist() for part in np.array_split(np.arange(n), size)]
+        assert [np.arange(n)[part].tolist() for part in parts] == expected
     assert ms.partition(n) == ms.partition(n, rank=comm.rank)
 
 

@@ -182,11 +182,7 @@ BAD: dict[str, tuple[Any, str, str]] = {
         "FileError",
         r"tile \[\d+:\d+, \d+:\d+\] has masked items.*set_auto_mask\(False\)",
     ),
-    "failing": (
-        changed(lambda tile: dict[str, int]()["chunk"]),
-        "FileError",
-        r"tile .* cannot be read: KeyError: chunk",
-    ),
+    "failing": (changed(lambda tile: locals()["chunk"]), "FileError", r"tile .* cannot be read: KeyError: chunk"),
 }
 
 

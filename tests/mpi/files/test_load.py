@@ -103,9 +103,8 @@ def test_links_are_followed_and_read_once(folder, shared_folder, read, monkeypat
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         data = ms.load("linked.h5", read=read)
-    assert ["link '/entry/gone': it leads to dataset 'x' of none.h5" in str(w.message) for w in caught] == (
-        [True] * (COMM.rank == 0)
-    )
+    assert len(caught) == (COMM.rank == 0)
+    assert all("link '/entry/gone': it leads to dataset 'x' of none.h5" in str(each.message) for each in caught)
     assert_loaded(data["entry"]["far"], LARGE)
     assert data["entry"]["far"] is data["entry"]["again"] is data["same"]["far"]
     assert data["table"].tolist() == [(b"Sun", 1.0)]

@@ -60,8 +60,8 @@ def grid_of(value):
     return ms.zeros(np.shape(value), getattr(value, "dtype", "f8"))
 
 
-def loaded(path, save):
-    save(path)
+def saved(path, value, **options):
+    ms.save(path, value, **options)
     return ms.load(path)
 
 
@@ -115,11 +115,9 @@ CALLS = {
     "map": lambda comm, folder, value: (ms.map(lambda _: value, range(3)) or [value])[0],
     "map of items": lambda comm, folder, value: (ms.map(lambda item: item, [value] * 3) or [value])[0],
     "load(call=)": lambda comm, folder, value: ms.load(call=lambda: value),
-    "save": lambda comm, folder, value: loaded(folder / "a.npy", lambda path: ms.save(path, value)),
-    "save of several": lambda comm, folder, value: loaded(folder / "a.h5", lambda path: ms.save(path, {"a": value})),
-    "save(distributed=)": lambda comm, folder, value: loaded(
-        folder / "a.npy", lambda path: ms.save(path, value, distributed=True)
-    ),
+    "save": lambda comm, folder, value: saved(folder / "a.npy", value),
+    "save of several": lambda comm, folder, value: saved(folder / "a.h5", {"a": value}),
+    "save(distributed=)": lambda comm, folder, value: saved(folder / "a.npy", value, distributed=True),
     "Checkpoint": lambda comm, folder, value: checkpoint(folder / "run", arrays={"a": value}),
     "Checkpoint(values=)": lambda comm, folder, value: checkpoint(folder / "run", values={"a": value}),
 }
