@@ -94,9 +94,10 @@ def test_the_root_calls_a_function_for_what_it_shares(comm, name):
     assert ms.share(call=(lambda: {"name": [1]}) if comm.rank == 0 else None) == {"name": [1]}
 
 
-def test_what_the_function_may_neither_do_nor_return(comm):
-    """Of what it raises, see tests/mpi/objects/test_user_code.py."""
+def test_an_error_of_the_function_is_every_ranks_error(comm):
     last = comm.size - 1
+    with pytest.raises(KeyError if comm.rank == last else ms.PeerError, match="no table"):
+        ms.share(call=lambda: dict[str, int]()["no table"], root=last)
     refused = "zeros was called (within the function of|while this rank is in) share"
     with pytest.raises(ms.MpishareError, match=refused):
         ms.share(call=lambda: ms.zeros(3), root=last)
