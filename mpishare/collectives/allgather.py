@@ -21,9 +21,9 @@ from mpishare.memory.backends import check_backend
 from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.rows import (
+    copy_of,
     describe_rows,
     gather_nodes,
-    has_flag,
     rows_of,
     stack_rows,
     told_rows,
@@ -45,8 +45,9 @@ def allgather(
         local: This rank's rows, shape (n, ...) with any n >= 0. The other lengths and the dtype must be the same on all
             ranks. Any strides, any dtype without Python objects.
         out: Where the rows go: a node-shared array in C order that may be written, from `empty`, `zeros` or `full`.
-            `local` may be its own rows of `out`, which then are where they belong. New memory is taken when None. Call
-            `fence(scope="all")` before `out` is written again, as other ranks may still read it.
+            `local` may be its own rows of `out`, which then are where they belong. If it overlaps other rows of `out`,
+            it is copied first. New memory is taken when None. Call `fence(scope="all")` before `out` is written again,
+            as other ranks may still read it.
         comm: The ranks that gather; MPI_COMM_WORLD when None.
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 
@@ -56,8 +57,7 @@ def allgather(
 
     Raises:
         SpecError: `local` is not an array, is 0-d, or holds Python objects; or an array cannot have as many rows as
-            all ranks have; or `out` does not have their shape and dtype, overlaps `local` elsewhere, or is not such
-            an array.
+            all ranks have; or `out` does not have their shape and dtype, or is not such an array.
         ArgumentError: `backend` is unknown.
         CapacityError: The bytes do not fit on this node, or, as a `PeerCapacityError`, on another.
         BackendError: The backend that was asked for cannot be used on this node.
@@ -81,19 +81,20 @@ def allgather(
         context, topology = call.context, call.context.topology
         plan = context.cached(_Plans).plan(context, local, out, backend)
         items, whole_out = (local, out) if plan.kind is PLAIN else (take_apart(local)[0], take_apart(out)[0])
-        place = -1 if whole_out is None else _row_of(items, whole_out)
-        n_rows = plan.spec.shape[0]
-        # The flag: these rows are in `out`, in a place of others if all ranks have as many.
-        told = told_rows(n_rows, place not in (-1, topology.rank * n_rows))
-        payload = call.agree(plan.call, told)
-        whole, starts = plan.whole, plan.starts
-        if payload != told or has_flag(told):
-            starts, whole = stack_rows(context, plan.spec, payload)
-            if whole_out is not None:
-                _check_out(context, whole, whole_out, starts, place)
+        told, whole, starts = told_rows(plan.spec.shape[0]), plan.whole, plan.starts
+        is_inside = whole_out is not None and np.may_share_memory(items, whole_out)
+        is_in_place = is_inside and _begins_at(starts[topology.rank], whole_out, items)
+        payload = call.agree(plan.call, told_rows(-1) if is_inside and not is_in_place else told)
+        if payload != told:  # numbers of rows differ, or rows are inside of `out` elsewhere
+            starts, whole = stack_rows(context, plan.spec)
+            with agree(context.collective_comm):
+                if whole_out is not None and not (whole.fits(whole_out) and whole_out.flags.c_contiguous):
+                    raise _misfit(whole, whole_out)
+                is_in_place = is_inside and _begins_at(starts[topology.rank], whole_out, items)
+                items = copy_of(context, items) if is_inside and not is_in_place else items
         elif not plan.fits:
             raise mark_known(context.collective_comm, _misfit(whole, whole_out))
-        rows = items if place < 0 else None
+        rows = None if is_in_place else items
         if whole_out is not None:
             if whole.nbytes <= _FEW_BYTES and whole.typestr:  # copied without any allocation, so that no rank fails
                 _gather(context, rows, whole_out, plan.is_shared, starts)
@@ -156,28 +157,9 @@ def _plan(context: Context, local: Any, out: Any, backend: str | None) -> _Plan:
     return _Plan(call, spec, kind, backend, is_in_shared_memory(items), whole, starts, fits)
 
 
-def _row_of(local: NDArray[Any], out: NDArray[Any]) -> int:
-    """The row of `out` that `local` begins with; -1 if they do not overlap, -2 if they do in another way."""
-    if not (local.nbytes and out.ndim and np.may_share_memory(local, out)):
-        return -1
-    row, rest = divmod(address_of(local) - address_of(out), out.nbytes // len(out))
-    return row if local.flags.c_contiguous and not rest and row >= 0 else -2
-
-
-def _check_out(context: Context, whole: Spec, out: NDArray[Any], starts: Sequence[int], place: int) -> None:
-    """Raises a `SpecError` on all ranks if the rows do not fit `out`, or overlap it in a place of other rows.
-
-    Collective:
-        Over the communicator.
-    """
-    places = context.collective_comm.allgather_int(place)
-    if not (whole.fits(out) and out.flags.c_contiguous):
-        error = _misfit(whole, out)
-    elif any(one not in (-1, start) for one, start in zip(places, starts, strict=False)):
-        error = SpecError("local overlaps out in a place where other rows go. Pass its own rows of out, or a copy.")
-    else:
-        return
-    raise mark_known(context.collective_comm, error)
+def _begins_at(row: int, out: Any, local: NDArray[Any]) -> bool:
+    """Whether the rows lie in `out` from `row` on."""
+    return bool(out.ndim) and local.flags.c_contiguous and address_of(local) == address_of(out[row:])
 
 
 def _misfit(whole: Spec, out: Any) -> SpecError:

@@ -99,6 +99,12 @@ def is_in_shared_memory(array: NDArray[Any] | None) -> bool:
     return segment is not None and segment.origin.is_shared
 
 
+def is_written_by_node(array: NDArray[Any] | None) -> bool:
+    """Whether the ranks of this node may write to the memory of a node-shared array, also where it is read-only."""
+    segment = None if array is None else segment_of(array)
+    return segment is not None and segment.origin.is_shared and segment.writable
+
+
 def facts_of(array: Any, out: Any, *others: object) -> tuple[object, ...] | None:
     """What the checks of a call depend on besides the identity of `out`; None where they must be made anew.
 

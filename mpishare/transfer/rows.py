@@ -40,22 +40,16 @@ def describe_rows(spec: Spec) -> str:
     return f"shape {shape}, {dtype.str if dtype.names is None else dtype}{cure}"
 
 
-_TOLD = struct.Struct(f"<qq?{PAYLOAD_BYTES - 17}x")
-_FLAG = 16
+_TOLD = struct.Struct(f"<qq{PAYLOAD_BYTES - 16}x")
 
 
-def told_rows(n_rows: int, flag: bool) -> bytes:
-    """The payload by which a rank tells how many rows it has, and a flag.
+def told_rows(n_rows: int) -> bytes:
+    """The payload by which a rank tells how many rows it has.
 
-    The number and its inverse are both combined by OR. So a rank finds its own numbers in the result only if they are
-    the same on all ranks.
+    The number and its inverse are both combined by OR. So a rank finds its own payload in the result only if it is the
+    same on all ranks.
     """
-    return _TOLD.pack(n_rows, ~n_rows, flag)
-
-
-def has_flag(payload: bytes) -> bool:
-    """Whether a rank has told the flag."""
-    return bool(payload[_FLAG])
+    return _TOLD.pack(n_rows, ~n_rows)
 
 
 def stack_rows(context: Context, spec: Spec, payload: bytes = b"") -> tuple[list[int], Spec]:
@@ -73,7 +67,7 @@ def stack_rows(context: Context, spec: Spec, payload: bytes = b"") -> tuple[list
         Over the communicator, unless all ranks have as many rows.
     """
     n_rows, size = spec.shape[0], context.topology.size
-    are_equal = payload[:_FLAG] == told_rows(n_rows, False)[:_FLAG]
+    are_equal = payload == told_rows(n_rows)
     numbers = [n_rows] * size if are_equal else context.collective_comm.allgather_int(n_rows)
     starts = [0, *accumulate(numbers)]
     try:
@@ -160,6 +154,13 @@ def bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
     block = stage[: rows.nbytes]
     copy_bytes(Spec(rows.dtype, rows.shape).view(block), rows)
     return block
+
+
+def copy_of(context: Context, rows: NDArray[Any]) -> NDArray[Any]:
+    """A copy in C order, in memory of this process alone. Raises a `CapacityError` where there is too little."""
+    copy = Spec(rows.dtype, rows.shape).view(allocate(context, rows.nbytes))
+    copy_bytes(copy, rows)
+    return copy
 
 
 def memory_of(context: Context, spec: Spec, out: NDArray[Any] | None) -> Block:
