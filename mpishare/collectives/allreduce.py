@@ -54,21 +54,16 @@ def allreduce(
 
     Numbers give a number: `dt = allreduce(dt, "min")`.
 
-    The result has the same bits on all ranks, and in each run with the same ranks on the same nodes. The order:
-
-    - Within a node the ranks are taken in rising order: ((a0 + a1) + a2) + a3. The nodes follow, in the
-      order of their lowest ranks.
-    - An operation made by MPI.Op.Create is applied from the last to the first: a0 + (a1 + (a2 + a3)). If it does not
-      commute and the ranks of the nodes are not consecutive, it is applied strictly in the order of the ranks.
+    The result has the same bits on all ranks, and in each run with the same ranks on the same nodes: within a node the
+    ranks are taken in rising order, ((a0 + a1) + a2) + a3. The nodes follow, in the order of their lowest ranks.
 
     Args:
         local: This rank's array of numbers, of the same shape and dtype on all ranks, any strides. NumPy reduces, so
             float16, long doubles and numbers in foreign byte order are allowed. Or a number, of Python or NumPy, of the
             same type on all ranks; an int has 64 bits.
         op: MPI.SUM, the same as None; PROD, MIN or MAX; LAND, LOR, LXOR, BAND, BOR or BXOR, for bool and integers;
-            NumPy's function for one of these, such as `numpy.minimum`; or a name, such as "min", "sum" or "minimum". Or
-            an operation made by MPI.Op.Create, for numbers that MPI has types for: an exception in its function ends
-            the job.
+            NumPy's function for one of these, such as `numpy.minimum`; or a name, such as "min", "sum" or "minimum".
+            mpi4py's `comm.Allreduce` takes operations made by MPI.Op.Create.
         out: Where an array of results goes: a node-shared array that may be written, from `empty`, `zeros` or `full`,
             of the shape and dtype of `local`, which it must not overlap. New memory is taken when None. Call
             `fence(scope="all")` before `out` is written again, as other ranks may still read it.
@@ -168,7 +163,7 @@ class _Plan(NamedTuple):
         backend: What `check_backend` returned.
         is_shared: Whether all ranks of the node see the same bytes of `out`.
         of_nodes: Whether the array of a node counts once.
-        reduction: A reduction of few bytes that cannot fail, and keeps its memory; else None.
+        reduction: A reduction of few bytes, which keeps its memory; else None.
     """
 
     call: str
@@ -186,14 +181,12 @@ class _Plans(LastCall[_Plan]):
 
     def plan(self, context: Context, local: Any, out: Any, op: Any, backend: str | None, scope: str) -> _Plan:
         """The plan for these arguments. Raises what `allreduce` does for this rank's."""
-        # An operation of the user's may have been freed, and its handle be another one's now.
-        can_compare = op is None or isinstance(op, str | np.ufunc) or (isinstance(op, mpi.Op) and op.is_predefined)
-        facts = facts_of(local, out, op, backend, scope) if can_compare else None
-        return self.kept(facts, out) or self.keep(facts, out, _plan(context, local, out, op, backend, scope))
+        operation = operation_of(mpi.SUM if op is None else op)
+        facts = facts_of(local, out, operation, backend, scope)
+        return self.kept(facts, out) or self.keep(facts, out, _plan(context, local, out, operation, backend, scope))
 
 
-def _plan(context: Context, local: Any, out: Any, op: Any, backend: str | None, scope: str) -> _Plan:
-    operation = operation_of(mpi.SUM if op is None else op)
+def _plan(context: Context, local: Any, out: Any, operation: Operation, backend: str | None, scope: str) -> _Plan:
     refuse_objects(local, "allreduce")
     items, kind = take_apart(local)
     spec = Spec.of(items)
@@ -208,8 +201,7 @@ def _plan(context: Context, local: Any, out: Any, op: Any, backend: str | None, 
     if out is not None and not spec.fits(target):
         given = f"local is {spec.dtype} of shape {spec.shape}"
         raise SpecError(f"out is {target.dtype} of shape {target.shape}, but {given}.")
-    cannot_fail = is_few(context, spec.nbytes) and operation.of_user is None
-    reduction = Reduction(context, operation, items, of_nodes=of_nodes) if cannot_fail else None
+    reduction = Reduction(context, operation, items, of_nodes=of_nodes) if is_few(context, spec.nbytes) else None
     return _Plan(call, operation, spec, kind, backend, is_in_shared_memory(target), of_nodes, reduction)
 
 

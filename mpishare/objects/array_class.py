@@ -43,13 +43,13 @@ class ArrayClass(NamedTuple):
         array: NDArray[Any] = unpickle_object(PickledObject(self.skeleton, [items]))
         return array
 
-    def check_result(self, operation: np.ufunc | None, items: NDArray[Any], n_ranks: int, name: str) -> None:
+    def check_result(self, operation: np.ufunc, items: NDArray[Any], n_ranks: int, name: str) -> None:
         """Checks that the results of an operation have this class, as the larger ones of two arrays have.
 
         They must also have the items that plain arrays give. Some of this rank's are tried, as if all ranks had them.
 
         Args:
-            operation: A function of two arrays; None where NumPy has none.
+            operation: A function of two arrays.
             items: The items of this rank, as a plain array.
             n_ranks: The number of ranks.
             name: The name of the operation in errors.
@@ -63,7 +63,7 @@ class ArrayClass(NamedTuple):
         plain = items.flat[:_TRIED] if items.size else np.ones(1, items.dtype)  # a copy
         one = self.around(plain)
         try:
-            kept = operation is not None and _skeleton(operation(one, one)) == _skeleton(np.maximum(one, one))
+            kept = _skeleton(operation(one, one)) == _skeleton(np.maximum(one, one))
             results = (_folded(operation, array, n_ranks) for array in (one, plain))
             equal = not kept or np.array_equal(next(results), next(results), equal_nan=True)  # long doubles have gaps
         except Exception as error:  # user classes may raise anything
