@@ -19,7 +19,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, CapacityError
 from mpishare.host.memory import memory_room
 from mpishare.memory.segment import segment_of
-from mpishare.transfer.exchange import Exchange, Numbers, Wanted
+from mpishare.transfer.exchange import Exchange, Numbers
 from mpishare.transfer.rows import memory_of
 
 
@@ -147,11 +147,11 @@ class Distributed:
             numbers = _checked_rows(indices, len(self))
             spec = Spec.checked((*numbers.shape, *self.shape[1:]), self.dtype)
             block = memory_of(context, spec, out)
-            wanted = Wanted.of(numbers.ravel())
-            self._exchange.allocate_stage()
+            wanted = np.unique(numbers.ravel(), return_index=True, return_inverse=True)
+            stage = self._exchange.allocate_stage()
             call.agree(self._call)
             if self.nbytes:
-                self._exchange.take(wanted, block)
+                self._exchange.take(*wanted, block, stage)
             return spec.view(block) if out is None else out
 
 

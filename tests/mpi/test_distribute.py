@@ -79,7 +79,7 @@ def test_rows_of_any_size(comm, monkeypatch, row_bytes):
 
 
 def test_many_rounds(comm, monkeypatch):
-    """More rounds than are under way at a time, and as many rows of a node as just fill one or two, 170 each."""
+    """Also as many rows of a node as just fill one round or two, with 170 each."""
     monkeypatch.setattr(exchange, "_LOTS_BYTES", 4096)
     monkeypatch.setattr(exchange, "_LARGE_ROW_BYTES", 4096)
     array = np.arange(30_000.0).reshape(-1, 3)
