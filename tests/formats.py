@@ -14,7 +14,7 @@ import netCDF4
 import numpy as np
 import zarr
 from astropy.io import fits
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 ARRAYS = {
     "small": np.arange(24, dtype="i4").reshape(2, 3, 4),
@@ -145,8 +145,7 @@ for number in ZARR_VERSIONS:
     WRITTEN[f"zarr {number}"] = Format(partial(write_zarr, version=number), TENSORS)
     WRITTEN[f"zarr {number}, zip"] = Format(partial(write_zip, version=number), TENSORS)
 
-INTEGERS = "i1 u1 i2 u2 i4 u4 i8 u8"
-NUMBERS = f"{INTEGERS} f4 f8"
+NUMBERS = "i1 u1 i2 u2 i4 u4 i8 u8 f4 f8"
 BIG = ">i2 >i4 >i8 >u2 >u4 >u8 >f4 >f8"
 
 
@@ -156,35 +155,10 @@ def arrays_of(dtypes):
     return {dtype.replace(">", "big "): values.astype(dtype) for dtype in dtypes.split()}
 
 
-def read_npz(path):
-    with np.load(path) as file:
-        return {**file}
-
-
-def read_zarr(path):
-    group = zarr.open(str(path), mode="r")
-    return {name: group[name][...] for name in group}
-
-
-class Written(NamedTuple):
-    """Arrays of every dtype that a library has.
-
-    Attributes:
-        write: Writes arrays by name to a path.
-        read: Reads them, by name.
-        arrays: The arrays.
-    """
-
-    write: Callable[[Any, dict[str, Any]], Any]
-    read: Callable[[Any], dict[str, Any]]
-    arrays: dict[str, Any]
-
-
 EVERY_DTYPE = {
-    "npz": Written(write_npz, read_npz, arrays_of(f"? {NUMBERS} f2 g c8 c16 S5 U3 M8[ns] m8[s] {BIG} >c16 >U3")),
-    "safetensors": Written(write_safetensors, load_file, arrays_of(f"? {NUMBERS} f2 c8")),
-    "zarr 2": Written(
-        partial(write_zarr, version=2), read_zarr, arrays_of(f"? {NUMBERS} f2 c8 c16 S5 U3 M8[ns] m8[s] {BIG}")
-    ),
-    "zarr": Written(write_zarr, read_zarr, arrays_of(f"? {NUMBERS} f2 c8 c16 M8[ns] m8[s] {BIG}")),
+    "npz": Format(write_npz, arrays_of(f"? {NUMBERS} f2 g c8 c16 S5 U3 M8[ns] m8[s] {BIG} >c16 >U3")),
+    "safetensors": Format(write_safetensors, arrays_of(f"? {NUMBERS} f2 c8")),
+    "zarr 2": Format(partial(write_zarr, version=2), arrays_of(f"? {NUMBERS} f2 c8 c16 S5 U3 M8[ns] m8[s] {BIG}")),
+    "zarr": Format(write_zarr, arrays_of(f"? {NUMBERS} f2 c8 c16 M8[ns] m8[s] {BIG}")),
 }
+"""Arrays of every dtype that a library has."""

@@ -12,17 +12,18 @@ from functools import partial
 from pathlib import Path
 
 import h5py
-import netCDF4
 import numcodecs
 import numpy as np
 import pytest
 import zarr
+from astropy.io import fits
 from safetensors.numpy import save_file
 
 from mpishare.errors import FileError, MpishareError
 from mpishare.files.listing import stored
 from tests.formats import ZARR_VERSIONS, write_zarr
 from tests.unit.files.reading import inspected, loaded
+from tests.unit.files.test_safetensors import entry, file_of
 
 GOOD = np.arange(6.0)
 
@@ -59,13 +60,6 @@ def hdf5_damaged_strings(path):
         bad.id.write_direct_chunk((0,), b"no deflated bytes")
 
 
-def netcdf_of_variable_length(path):
-    with netCDF4.Dataset(path, "w") as file:
-        file.createDimension("x", 6)
-        file.createVariable("good", "f8", ("x",))[:] = GOOD
-        file.createVariable("bad", file.createVLType("i4", "rows"), ("x",))[0] = np.arange(3, dtype="i4")
-
-
 def npz_with(path, member):
     """An archive whose member "bad" has these bytes."""
     with path.open("wb") as file:
@@ -90,12 +84,8 @@ def npz_in_central_directory(path, at, value):
 
 
 def safetensors_f4(path):
-    header = {
-        "bad": {"dtype": "F4", "shape": [4, 2], "data_offsets": [0, 4]},
-        "good": {"dtype": "F64", "shape": [6], "data_offsets": [4, 52]},
-    }
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4) + GOOD.tobytes())
+    content = {"bad": entry("F4", [4, 2], [0, 4]), "good": entry("F64", [6], [4, 52])}
+    path.write_bytes(file_of(content, bytes(4) + GOOD.tobytes()))
 
 
 def index_of_shards(path, shard):
@@ -138,6 +128,17 @@ def zarr_damaged_strings(path):
     chunk.write_bytes(b"no chunk")
 
 
+def fits_with(path, card, text):
+    """A file whose HDU "bad" has another card in its header."""
+    hdus = fits.ImageHDU(GOOD), fits.BinTableHDU(np.ones(3, "f4,f8"))
+    for hdu, name in zip(hdus, ("good", "bad"), strict=True):
+        hdu.header["EXTNAME"] = name
+    fits.HDUList([fits.PrimaryHDU(), *hdus]).writeto(path)
+    content = path.read_bytes()
+    assert content.count(card) == 1
+    path.write_bytes(content.replace(card, text.ljust(len(card))))
+
+
 BAD: dict[str, Callable[[Path], None]] = {
     "HDF5, a time": lambda path: hdf5_of(path, h5py.h5t.UNIX_D32LE),
     "HDF5, references": lambda path: hdf5_of(path, h5py.h5t.STD_REF_OBJ),
@@ -146,7 +147,6 @@ BAD: dict[str, Callable[[Path], None]] = {
     "HDF5, damaged group": lambda path: hdf5_damaged_header(path, "bad/x"),
     "HDF5, unknown filter": hdf5_unknown_filter,
     "HDF5, damaged strings": hdf5_damaged_strings,
-    "netCDF, variable length": netcdf_of_variable_length,
     "npz, objects": lambda path: npz_with(path, npy_bytes("|O")),
     "npz, text": lambda path: npz_with(path, b"no array at all"),
     "npz, damaged header": lambda path: npz_with(path, npy_bytes().replace(b"'descr'", b"'escr' ")),
@@ -157,6 +157,9 @@ BAD: dict[str, Callable[[Path], None]] = {
     "index, missing shard": lambda path: index_of_shards(path, b""),
     "index, damaged shard": lambda path: index_of_shards(path, b"no shard at all"),
     "zarr, damaged strings": zarr_damaged_strings,
+    "FITS, no such format": lambda path: fits_with(path, b"TFORM2  = 'D       '", b"TFORM2  = 'Y       '"),
+    "FITS, a wrong length": lambda path: fits_with(path, b"NAXIS1  =                   12", b"NAXIS1  = 11"),
+    "FITS, an unknown extension": lambda path: fits_with(path, b"XTENSION= 'BINTABLE'", b"XTENSION= 'NOTHING '"),
 }
 for version, name in itertools.product(ZARR_VERSIONS, ZARR):
     BAD[f"zarr {version}, {name}"] = partial(zarr_with, version=version, edit=ZARR[name])
@@ -212,10 +215,7 @@ OTHERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "bzip2": (partial(compressed, compress=bz2.compress), "by bzip2. .* bunzip2"),
     "xz": (partial(compressed, compress=lzma.compress), "by xz. .* unxz"),
     "zstd": (partial(compressed, compress=numcodecs.Zstd().encode), "by zstd. .* unzstd"),
-    "PyTorch": (
-        lambda path: zip_of(path, "model/data.pkl", "model/data/0"),
-        "neither .npy .*'model/data.pkl'",
-    ),
+    "PyTorch": (lambda path: zip_of(path, "model/data.pkl", "model/data/0"), "neither .npy .*'model/data.pkl'"),
     "parquet": (lambda path: path.write_bytes(b"PAR1" + bytes(99)), r"none of the formats .*: \.npy, .*PAR1"),
     "JSON": (lambda path: path.write_text("{}"), "is a JSON file, but no index of safetensors"),
     "a damaged zip": (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(99)), "archive cannot be read: BadZipFile"),

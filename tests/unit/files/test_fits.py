@@ -1,15 +1,15 @@
 """FITS files hold what astropy reads in them: all that it writes, and the files that its package and healpy's ship."""
 
-import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import healpy
 import numpy as np
 import pytest
 from astropy.io import fits
 
-from mpishare.errors import BackendError, FileError, SpecError
+from mpishare.errors import FileError, SpecError
 from mpishare.files.formats import reader_of
 from mpishare.files.input_file import InputFile
 from mpishare.files.listing import stored
@@ -37,31 +37,19 @@ def table(*columns, make=fits.BinTableHDU):
 
 def column(form, **cards):
     """A column of three rows with some values of its format."""
-    return form, {"array": values_of(form), **cards}
-
-
-def values_of(form):
     repeat, letter = int(form[:-1] or 1), form[-1]
-    values = np.arange(3 * repeat).reshape((3, repeat) if repeat != 1 else 3)
+    values: Any = np.arange(3 * repeat).reshape((3, repeat) if repeat != 1 else 3)
     if letter == "A":
-        return np.array(["a", "bc ", ""])
-    return values % 2 > 0 if letter in "LX" else values.astype({"C": "c8", "M": "c16"}.get(letter, "f8"))
+        values = np.array(["a", "bc ", ""])
+    elif letter in "LX":
+        values = values % 2 > 0
+    return form, {"array": values, **cards}
 
 
 def groups():
     data = np.arange(3 * 12, dtype="f4").reshape(3, 1, 1, 2, 6)
     names = {"parnames": ["UU", "VV", "DATE", "DATE"], "pardata": [np.arange(3, dtype="f4")] * 4}
     return fits.GroupsHDU(fits.GroupData(data, bitpix=-32, parbscales=[1, 2, 1, 1], parbzeros=[0, 3, 0, 0], **names))
-
-
-def compressed(kind, dtype, **options):
-    return fits.CompImageHDU(PIXELS.astype(dtype), compression_type=kind, tile_shape=(5, 20), **options)
-
-
-def with_nan(**options):
-    pixels = PIXELS.astype("f4") / 7
-    pixels[3, 5] = np.nan
-    return fits.CompImageHDU(pixels, **options)
 
 
 def with_cards():
@@ -84,26 +72,20 @@ TRACES = np.array([*ROWS, None], object)[:3]
 
 WRITTEN = {
     "images": [image(dtype) for dtype in INTEGERS + UNSIGNED + FLOATS],
-    "scaled images": [image(dtype, BSCALE=0.5, BZERO=3) for dtype in INTEGERS + FLOATS],
-    "images with BZERO": [image("i2", BZERO=zero) for zero in (32768, 7, -0.5)],
+    "scaled images": [
+        *(image(dtype, BSCALE=0.5, BZERO=3) for dtype in INTEGERS + FLOATS),
+        *(image("i2", BZERO=zero) for zero in (32768, 7, -0.5)),
+        image("i2", BSCALE=1.0, BZERO=0.0),
+    ],
     "images with BLANK": [image(dtype, BLANK=99) for dtype in INTEGERS + FLOATS],
-    "images with BLANK, scaled": [image(dtype, BLANK=99, BSCALE=2) for dtype in INTEGERS],
-    "unsigned images with BLANK": [image("u2", BLANK=99), image("i2", BLANK=0), image("i2", BSCALE=1.0, BZERO=0.0)],
+    "images with BLANK, scaled": [image("u2", BLANK=99), *(image(dtype, BLANK=99, BSCALE=2) for dtype in INTEGERS)],
     "shapes": [fits.ImageHDU(np.ones(shape, "f4")) for shape in ((1,), (7,), (0, 3), (1, 2, 3, 4, 5))],
     "an empty primary, and an empty table": [fits.PrimaryHDU(), fits.BinTableHDU(), image("i2")],
     "plain columns": [table(*map(column, ["B", "I", "J", "K", "E", "D", "C", "M", "A", "2B", "3I", "4E", "2M", "5A"]))],
-    "logical columns": [table(*map(column, ["L", "X", "2L", "9X", "16X", "E"]))],
-    "columns of unsigned integers": [
-        table(*(column(form, bzero=zero) for form, zero in [("B", -128), ("I", 2**15), ("2J", 2**31), ("K", 2**63)]))
-    ],
-    "scaled columns": [table(*map(column, ["B", "I", "J", "K", "E", "D", "2I", "C", "L"]))],
-    "columns with TNULL": [table(*(column(form, null=1) for form in ["I", "J", "B", "K", "2J"]))],
-    "columns with TDIM": [
-        table(
-            ("6E", {"dim": "(3,2)", "array": np.arange(18.0).reshape(3, 2, 3)}),
-            ("6A", {"dim": "(3,2)", "array": np.array([["ab", "c"]] * 3)}),
-            ("4L", {"dim": "(2,2)", "array": np.ones((3, 2, 2), bool)}),
-        )
+    "logical columns": [table(*map(column, ["L", "X", "2L", "9X", "16X", "E"])), table(column("L"))],
+    "converted columns": [
+        table(column("B", bzero=-128), column("I", bzero=2**15), column("2J", bzero=2**31), column("K", null=1)),
+        table(("6E", {"dim": "(3,2)", "array": np.arange(18.0).reshape(3, 2, 3)}), column("D", bscale=2, bzero=2.5)),
     ],
     "columns of variable length": [
         table(column("J"), ("PJ()", {"array": TRACES}), column("L"), ("QD()", {"array": TRACES}), column("5A")),
@@ -112,55 +94,26 @@ WRITTEN = {
     "ASCII columns": [
         table(
             ("A7", {"array": np.array(["a", "bc", ""])}),
-            *((form, {"array": np.arange(3) * 1.5 // one}) for form, one in [("I6", 1), ("I14", 1)]),
+            ("I6", {"array": np.arange(3), "null": "1"}),
             *((form, {"array": np.arange(3) * 1.5}) for form in ("F9.3", "E14.6", "D22.14")),
-            ("I5", {"array": np.arange(3), "null": "1"}),
-            ("I6", {"array": np.arange(3)}),
-            ("E12.4", {"array": np.arange(3)}),
             make=fits.TableHDU,
         ),
         table(("A3", {"array": np.array(["a", "bc", "def"])}), make=fits.TableHDU),
     ],
-    "rows": [fits.BinTableHDU(np.zeros(0, "f4,i2")), table(column("L"))],
-    "a thousand rows": [fits.BinTableHDU(np.ones(1000, "?,f4,3i2"))],
+    "rows": [fits.BinTableHDU(np.zeros(0, "f4,i2")), fits.BinTableHDU(np.ones(1000, "?,f4,3i2"))],
     "random groups, and what follows": [groups(), table(column("J")), image("i2")],
-    **{
-        f"compressed by {kind}": [compressed(kind, dtype) for dtype in dtypes.split()]
-        for kind, dtypes in {
-            "RICE_1": "u1 i2 i4 u2 f4 f8",
-            "GZIP_1": "u1 i2 i4 u4 f4 f8",
-            "GZIP_2": "u1 i2 i4 f4 f8",
-            "PLIO_1": "u1 i2",
-            "HCOMPRESS_1": "u1 i2 i4 f4",
-            "NOCOMPRESS": "i2 f4",
-        }.items()
-    },
-    "compressed, quantized": [
-        with_nan(quantize_method=method, quantize_level=level, dither_seed=3)
-        for method in (-1, 1, 2)
-        for level in (0, 16)
+    "compressed": [
+        fits.CompImageHDU(PIXELS.astype(dtype), compression_type=kind, tile_shape=(5, 20))
+        for kind, dtype in (("RICE_1", "u2"), ("GZIP_1", "f4"), ("PLIO_1", "i2"))
     ],
     "cards": [with_cards(), image("i2", EXTNAME="a/b", EXTVER=3)],
 }
 
-LATER = {
-    "scaled columns": {
-        **{f"TSCAL{number}": 2 for number in range(1, 7)},
-        **{f"TZERO{number}": 2.5 for number in (1, 3, 5, 7)},
-        "TSCAL8": 1.0,
-        "TZERO8": 0.0,
-        "TNULL1": 1,
-    },
-    "ASCII columns": {"TSCAL7": 2, "TZERO7": 4, "TSCAL8": 0.5},
-}
-"""Cards that astropy would apply to the columns when it writes: these are set in the file, in its HDU 1."""
 
-
-def write(path, hdus, later=(), **options):
+def write(path, name):
+    hdus = [hdu.copy() for hdu in WRITTEN[name]]
     first = [] if isinstance(hdus[0], (fits.PrimaryHDU, fits.GroupsHDU)) else [fits.PrimaryHDU()]
-    fits.HDUList(first + hdus).writeto(path, output_verify="ignore", **options)
-    for keyword, value in dict(later).items():
-        fits.setval(path, keyword, value=value, ext=1)
+    fits.HDUList(first + hdus).writeto(path, output_verify="ignore")
 
 
 def read_by_astropy(path):
@@ -204,10 +157,9 @@ def assert_as_astropy(path, tile_bytes=300):
                 assert_same(loaded(path, name, region, tile_bytes=tile_bytes), array[region])
 
 
-@pytest.mark.parametrize("options", [{}, {"checksum": True}], ids=["", "CHECKSUM"])
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_astropy_writes(tmp_path, name, options):
-    write(tmp_path / "a", [hdu.copy() for hdu in WRITTEN[name]], LATER.get(name, {}), **options)
+def test_what_astropy_writes(tmp_path, name):
+    write(tmp_path / "a", name)
     assert_as_astropy(tmp_path / "a")
 
 
@@ -245,12 +197,10 @@ def test_names(tmp_path):
         with pytest.raises(FileError, match="there is no such array; the file has 'PRIMARY', 'A', '2', '3', 'b'"):
             inspected(tmp_path / "a", name)
 
-
-def test_a_name_that_is_a_number(tmp_path):
-    """Numbers are those of HDUs."""
+    # A name that is a number:
     images = [fits.ImageHDU(np.full(3, number), name=name) for number, name in enumerate(["2", "", "1"], 1)]
-    fits.HDUList([fits.PrimaryHDU(), *images]).writeto(tmp_path / "a")
-    assert {name: array[0] for name, array in loaded(tmp_path / "a").items()} == {"1": 1, "2": 2, "3": 3}
+    fits.HDUList([fits.PrimaryHDU(), *images]).writeto(tmp_path / "b")
+    assert {name: array[0] for name, array in loaded(tmp_path / "b").items()} == {"1": 1, "2": 2, "3": 3}
 
 
 PLAIN = {"images": 6, "plain columns": 1}
@@ -258,7 +208,7 @@ PLAIN = {"images": 6, "plain columns": 1}
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_what_lies_as_in_memory_is_read_in_place(tmp_path, name):
-    write(tmp_path / "a", [hdu.copy() for hdu in WRITTEN[name]])
+    write(tmp_path / "a", name)
     with fits.open(tmp_path / "a") as file:
         starts = [hdu.fileinfo()["datLoc"] for hdu in file]
     offsets = {array.offset for array in stored(tmp_path / "a").values()} - {None}
@@ -280,44 +230,12 @@ def test_a_tile_of_a_large_table(tmp_path):
     assert peak < 10 * out.nbytes < array.nbytes / 5
 
 
-def damaged(path, card, text):
-    content = path.read_bytes()
-    assert content.count(card.encode()) == 1
-    path.write_bytes(content.replace(card.encode(), text.ljust(len(card)).encode()))
-
-
-BAD = {
-    "TFORM2  = 'D       '": "TFORM2  = 'Y       '",  # no such format
-    "NAXIS1  =                   12": "NAXIS1  =                   11",  # not as the columns say
-    "XTENSION= 'BINTABLE'": "XTENSION= 'NOTHING '",
-}
-
-
-@pytest.mark.parametrize("card", BAD)
-def test_a_bad_hdu_costs_no_other(tmp_path, card):
-    bad = fits.BinTableHDU(np.ones(3, "f4,f8"), name="BAD")
-    fits.HDUList([fits.PrimaryHDU(), image("i2"), bad, fits.ImageHDU(np.arange(3), name="C")]).writeto(tmp_path / "a")
-    damaged(tmp_path / "a", card, BAD[card])
-    assert [*loaded(tmp_path / "a")] == ["1", "C"]
-    [reason] = inspected(tmp_path / "a").left_out
-    assert "'BAD'" in reason
-    with pytest.raises(FileError, match="'BAD'"):
-        inspected(tmp_path / "a", "BAD")
-
-
 @pytest.mark.parametrize("tail", [b"XTENSION= 'IMAGE   '", b"\0" * 2880, b"a note"])
 def test_what_follows_the_hdus(tmp_path, tail):
     """It is left out, with one reason."""
-    write(tmp_path / "a", [image("i2")])
+    fits.HDUList([fits.PrimaryHDU(), image("i2")]).writeto(tmp_path / "a")
     with (tmp_path / "a").open("ab") as file:
         file.write(tail)
     assert_same(loaded(tmp_path / "a")["1"], PIXELS.astype(">i2"))
     [reason] = inspected(tmp_path / "a").left_out
     assert reason.startswith("what follows HDU 1 at byte 8,640: ")
-
-
-def test_without_astropy(tmp_path, monkeypatch):
-    write(tmp_path / "a", [image("i2")])
-    monkeypatch.setitem(sys.modules, "astropy.io.fits", None)
-    with pytest.raises(BackendError, match="FITS files need astropy, which is not installed: pip install astropy"):
-        inspected(tmp_path / "a")
