@@ -129,20 +129,6 @@ def test_owner_and_group(old, call, mode, monkeypatch):
     assert access(old) == (mode, {} if call == "setxattr" else {"user.unit": b"m"})
 
 
-@pytest.mark.parametrize("is_removed", [True, False])
-def test_it_goes_where_something_fails(old, monkeypatch, is_removed):
-    """On a file system that has become read-only it stays. The first error is raised."""
-    if not is_removed:
-        monkeypatch.setattr(Path, "unlink", failing(errno.EROFS))
-    with pytest.raises(KeyboardInterrupt), AtomicFile(old) as new:
-        os.write(new.fd, b"ne")
-        raise KeyboardInterrupt
-    monkeypatch.undo()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(new.fd)
-    assert (old.read_bytes(), new.temporary.exists()) == (OLD, not is_removed)
-
-
 def test_a_folder_that_cannot_be_synced_has_the_new_file(old, monkeypatch):
     """The error must not say that nothing was saved."""
     with (

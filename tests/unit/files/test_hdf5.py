@@ -31,11 +31,8 @@ def path(tmp_path, monkeypatch):
     return tmp_path / "a.h5"
 
 
-def plist(method, *args):
-    """A creation property list with what h5py has no option for."""
-    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    getattr(made, method)(*args)
-    return made
+COMPACT = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+COMPACT.set_layout(h5py.h5d.COMPACT)
 
 
 def make_virtual(file):
@@ -70,7 +67,7 @@ KINDS = {
     "an enumeration": (make_by((3,), h5py.enum_dtype({"RED": 0, "BLUE": 7}, "u1"), data=[0, 7, 7]), "contiguous", True),
     "subarrays": (make_by((5,), SUBARRAY, values=PAIRS), "contiguous", True),
     "chunks of subarrays": (make_by((5,), SUBARRAY, values=PAIRS, chunks=(2,)), "chunked", False),
-    "compact": (make_by((9,), "i4", values=np.arange(9), dcpl=plist("set_layout", h5py.h5d.COMPACT)), "compact", False),
+    "compact": (make_by((9,), "i4", values=np.arange(9), dcpl=COMPACT), "compact", False),
     "never written": (make_by((9,), "i4", fillvalue=7), "contiguous", False),
     "virtual": (make_virtual, "virtual", False),
     "external": (make_by((8,), "f8", values=np.arange(8.0), external=[("raw", 0, 64)]), "external", False),
@@ -93,9 +90,8 @@ def test_kinds_of_datasets(path, name):
     assert (stored(path)["/a"].layout, is_contiguous(path, "a")) == (layout, contiguous)
 
 
-@pytest.mark.parametrize("user_bytes", [512, 1024])
-def test_stored(path, user_bytes):
-    with h5py.File(path, "w", userblock_size=user_bytes) as file:
+def test_stored(path):
+    with h5py.File(path, "w", userblock_size=1024) as file:
         file.create_dataset("a", (9, 4), "f8", chunks=(3, 2), compression="gzip", shuffle=True)
         file["b/c"] = np.arange(3)
     datasets = stored(path)
@@ -107,8 +103,8 @@ def test_stored(path, user_bytes):
     assert is_contiguous(path, "b/c")
 
 
-def make_linked(path):
-    """A file with links of all kinds to itself, and to another one in the folder "data"."""
+def test_links(path):
+    """They are followed, also into another file. Each dataset is read once, and has the same array under each name."""
     path.with_name("data").mkdir()
     with h5py.File(path.with_name("data") / "other.h5", "w") as file:
         file["far"] = np.arange(7)
@@ -123,11 +119,6 @@ def make_linked(path):
         file["far"] = h5py.ExternalLink("data/other.h5", "far")
         file["other"] = h5py.ExternalLink("data/other.h5", "group")
         file["kind"] = np.dtype("f8")
-
-
-def test_links(path):
-    """They are followed, also into another file. Each dataset is read once, and has the same array under each name."""
-    make_linked(path)
     arrays = loaded(path)
     assert {name: sorted(value) for name, value in arrays.items() if isinstance(value, dict)} == {
         "group": ["a", "again"],
@@ -144,10 +135,6 @@ def test_links(path):
         assert_same(loaded(path, name), expected)
         assert is_contiguous(path, name) == (name == "soft")
     assert list(stored(path, "other//.")) == ["/other/a", "/other/back/a", "/other/back/again", "/other/inner/b"]
-    datasets = stored(path)
-    assert sum(array.nbytes for array in {*datasets.values()}) == 56 + 24 + 24 + 1
-    assert datasets["/far"].target == (str(path.with_name("data") / "other.h5"), "/far")
-    assert datasets["/soft"].name == "/group/a"
     assert inspected(path).left_out == []
     assert list(inspected(path, "same", attributes=True).attributes) == ["", "a", "again"]
 
@@ -206,13 +193,11 @@ def test_strings_of_variable_length(path):
     strings = np.array([["a", "größer"], ["", "four"]], object)
     with h5py.File(path, "w") as file:
         file.create_dataset("a", data=strings, dtype=STRING)
-        file.create_dataset("chunked", data=strings, dtype=STRING, chunks=(1, 2))
         file.create_dataset("scalar", data="single", dtype=STRING)
         file.create_dataset("empty", (2,), dtype=STRING)
     arrays = loaded(path, tile_bytes=8)
-    for name in ("a", "chunked"):
-        assert arrays[name].dtype == "S8"
-        assert (np.char.decode(arrays[name], "utf-8") == strings).all()
+    assert arrays["a"].dtype == "S8"
+    assert (np.char.decode(arrays["a"], "utf-8") == strings).all()
     assert_same(arrays["scalar"], np.array(b"single"))
     assert_same(arrays["empty"], np.zeros(2, "S1"))
     assert_same(loaded(path, "a", np.s_[::-1, 0]), np.array([b"", b"a"], "S1"))
@@ -249,22 +234,27 @@ def test_attributes_that_cannot_be_read(path):
     assert text.startswith("attribute 'when' of '/a': No NumPy equivalent")
 
 
+def table_of(dtype, encode):
+    """A table with columns of strings, of which another library or NumPy has made something."""
+    table = np.zeros((2, 3), dtype)
+    table["name"] = encode(np.array([["Sun", "größer", ""], ["a", "b", "c"]]))
+    table["inner"]["of"] = encode(np.array(["x", "yyy"]))
+    table["mass"] = np.arange(6.0).reshape(2, 3)
+    table["inner"]["x"], table["code"] = 7, b"ab"
+    return table
+
+
 def test_columns_of_strings(path):
     """They become as wide as the longest, in nested columns and arrays in columns, too; other columns stay."""
-    inner = np.dtype([("of", STRING, (2,)), ("x", "f4")])
-    kind = np.dtype([("name", STRING), ("mass", ">f8"), ("inner", inner, (2,)), ("code", "S3")])
-    table = np.zeros((2, 3), kind)
-    table["name"] = [["Sun", "größer", ""], ["a", "b", "c"]]
-    table["mass"] = np.arange(6.0).reshape(2, 3)
-    table["inner"]["of"] = np.array(["x", "yyy"], object)
-    table["inner"]["x"] = 7
-    table["code"] = b"ab"
+    dtype, fixed = (
+        np.dtype([("name", name), ("mass", ">f8"), ("inner", [("of", of, (2,)), ("x", "f4")], (2,)), ("code", "S3")])
+        for name, of in ((STRING, STRING), ("S8", "S3"))
+    )
+    table, expected = table_of(dtype, lambda texts: texts.astype(object)), table_of(fixed, np.char.encode)
     with h5py.File(path, "w") as file:
         file["plain"] = table
         file.create_dataset("chunked", data=table, chunks=(1, 2), compression="gzip")
-        file.create_dataset("empty", (2,), kind)
-    fixed = np.dtype([("of", "S3", (2,)), ("x", "f4")])
-    expected = _as_bytes(table, np.dtype([("name", "S8"), ("mass", ">f8"), ("inner", fixed, (2,)), ("code", "S3")]))
+        file.create_dataset("empty", (2,), dtype)
     arrays = loaded(path, tile_bytes=100)
     for name in ("plain", "chunked"):
         assert_same(arrays[name], expected)
@@ -275,15 +265,6 @@ def test_columns_of_strings(path):
     assert arrays["empty"].dtype["name"] == "S1"
     assert stored(path)["/plain"].is_text
     assert inspected(path).left_out == []
-
-
-def _as_bytes(table, dtype):
-    """The items of a table of strings as one of bytes."""
-    result = np.zeros(table.shape, dtype)
-    result["name"] = np.char.encode(table["name"].astype("U"), "utf-8")
-    result["inner"]["of"] = np.char.encode(table["inner"]["of"].astype("U"), "utf-8")
-    result["inner"]["x"], result["mass"], result["code"] = table["inner"]["x"], table["mass"], table["code"]
-    return result
 
 
 def test_columns_that_are_left_out(path):
@@ -309,14 +290,8 @@ def test_a_name_that_is_not_there(path, name):
         inspected(path, name)
 
 
-def test_files_that_are_refused(path):
-    with h5py.File(path, "w") as file:
-        file["a"] = np.arange(10_000)
-    content = path.read_bytes()
-    path.write_bytes(content[:20_000])
-    with pytest.raises(FileError, match=r"a\.h5: Unable to synchronously open file \(truncated"):
-        inspected(path, "a")
-    path.write_bytes(content)
+def test_a_file_that_is_open_for_writing(path):
+    h5py.File(path, "w").close()
     with path.open("rb+") as other:
         fcntl.flock(other, fcntl.LOCK_EX)  # as HDF5 does where it writes
         message = r"unable to lock file.*'\)\. A program has it open for writing: .*FILE_LOCKING"

@@ -1,6 +1,7 @@
-""".npy headers are read and written as NumPy does; a damaged or hostile one is refused at once."""
+""".npy headers are read and written as NumPy does, .npz archives read; a damaged or hostile one is refused at once."""
 
 import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -102,3 +103,32 @@ def test_damaged_and_hostile_files_are_refused(tmp_path, name):
     assert str(caught.value).startswith(str(tmp_path / "a.npy"))
     assert message in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+# Archives of several arrays.
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions(tmp_path, compression):
+    np.save(tmp_path / "a.npy", np.arange(1000))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", compression) as archive:
+        archive.write(tmp_path / "a.npy", "a.npy")
+    assert_same(loaded(tmp_path / "a.npz", "a"), np.arange(1000))
+
+
+def test_damaged_members(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", a=np.random.default_rng(5).integers(0, 9, 10_000))
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(FileError, match=r"'a' of .*a\.npz: it cannot be read"):
+        loaded(tmp_path / "a.npz")
+
+
+def test_a_member_shorter_than_its_array(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(1000))
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(tmp_path / "a.npz", "w", compression) as archive:
+            archive.writestr("a.npy", (tmp_path / "a.npy").read_bytes()[:-1])
+        with pytest.raises(FileError, match="is truncated: it has 8,127 bytes; 8,128 are needed"):
+            inspected(tmp_path / "a.npz")
