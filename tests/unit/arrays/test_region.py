@@ -1,15 +1,10 @@
-"""A region is NumPy's index within the array, with at most one list or mask; and which items are read for it."""
+"""A region is NumPy's index within the array, with at most one list or mask; `tests/unit/files` reads such ones."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from mpishare.arrays.region import parse_region
 from mpishare.errors import ArgumentError
-from tests.arrays import assert_same
-from tests.unit.files.reading import regions
 
 BAD = [
     (5, "5 is not within axis 0, of length 5"),
@@ -38,23 +33,3 @@ def test_bad_indices(index, message):
     with pytest.raises(ArgumentError, match="region") as caught:
         parse_region(index, (5, 3))
     assert message in str(caught.value)
-
-
-@given(st.data())
-@settings(max_examples=200, deadline=None)
-def test_regions_are_numpys_indices(data):
-    """The indices rise; the result is a view of the items in the order asked for."""
-    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6))
-    array = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    region = data.draw(regions(shape))
-    axes, view = parse_region(region, shape)
-    read = array
-    for number, axis in enumerate(axes):
-        indices = np.asarray(axis.indices, int)
-        assert (np.diff(indices) > -(axis.order is not None)).all()
-        selected = indices.copy()
-        selected[slice(None) if axis.order is None else axis.order] = indices
-        read = read.take(selected, number)
-    result = view(read)
-    assert_same(result, np.asarray(array[region]))
-    assert not result.size or np.shares_memory(result, read)

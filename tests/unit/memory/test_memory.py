@@ -4,7 +4,6 @@ import gc
 import mmap
 import os
 import resource
-import timeit
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,7 @@ from mpishare.memory.segment import Segment, segment_at, segment_of
 from mpishare.memory.shared_file import memory_file
 
 PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
-KERNEL = tuple(int(number) for number in os.uname().release.split(".")[:2])
-MERGES = KERNEL >= (6, 1)
+MERGES = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 1)
 
 
 def bytes_at(mapping, nbytes):
@@ -36,12 +34,6 @@ def large_file():
     os.close(descriptor)
 
 
-def test_a_part_of_a_file_that_begins_within_a_page(large_file):
-    os.pwrite(large_file, b"abcdef", PAGE + 7)
-    block = bytes_at(Mapping.read_only(large_file, slice(PAGE + 8, PAGE + 12)), 4)
-    assert block.tobytes() == b"bcde"
-
-
 def test_the_pages_of_a_part_are_allocated_and_missing_ones_are_an_error_and_no_signal(large_file):
     """Pages behind the end of a file cannot be allocated, as those of a full file system."""
     mapping = Mapping.of_file(large_file, 2000 * PAGE)
@@ -54,12 +46,11 @@ def test_the_pages_of_a_part_are_allocated_and_missing_ones_are_an_error_and_no_
         mapping.reserve(slice(0, 4 * PAGE))
 
 
+SIZES = [1, PAGE + 1, 3 * HUGE + 5, 32 * HUGE, 65 * HUGE + PAGE, 200 * HUGE]
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 64])
-@pytest.mark.parametrize(
-    "nbytes",
-    [1, PAGE + 1, 3 * HUGE + 5, 32 * HUGE, 65 * HUGE + PAGE, 200 * HUGE],
-    ids=lambda nbytes: f"{nbytes / HUGE:g}",
-)
+@pytest.mark.parametrize("nbytes", SIZES, ids=lambda nbytes: f"{nbytes / HUGE:g}")
 @pytest.mark.parametrize("start", [0, 4 * HUGE])
 def test_each_page_is_dealt_once_and_a_quarter_of_them_to_a_quarter_of_the_ranks(nbytes, ranks, start):
     of_rank = [dealt(slice(start, start + nbytes), ranks, rank) for rank in range(ranks)]
@@ -181,9 +172,6 @@ def test_a_file_in_memory_leaves_no_descriptor_where_it_is_refused():
     assert open_files() == before
 
 
-KIB = 1 << 10
-
-
 def test_slots_of_few_sizes_hold_their_arrays_and_waste_little():
     for nbytes in [*range(1, 3000), 65_537, 200_000, LARGEST_SLOT_BYTES]:
         slot = slot_bytes(nbytes)
@@ -191,13 +179,6 @@ def test_slots_of_few_sizes_hold_their_arrays_and_waste_little():
         assert nbytes <= slot <= max(nbytes + 63, nbytes * 1.25)
         assert slot_bytes(slot) == slot
     assert len({slot_bytes(nbytes) for nbytes in range(1, LARGEST_SLOT_BYTES + 1, 61)}) < 80
-
-
-def add_slab(pool):
-    """Adds the slab that is missing; returns its size in KiB."""
-    nbytes = pool.wanted_bytes()
-    pool.add_slab(pool.cut(Mapping.anonymous(nbytes), Origin("test", node_size=1), nbytes))
-    return nbytes // KIB
 
 
 def test_memory_larger_than_the_limit_displaces_nothing():
@@ -212,10 +193,11 @@ def test_memory_larger_than_the_limit_displaces_nothing():
 
 def test_a_segment_is_found_by_an_address_in_it_and_by_its_key_until_its_last_view_is_gone():
     """A key of what may change finds nothing."""
-    pool, views, first = SlotPool(4 * KIB, 1 << 30), [], 1 << 60
-    add_slab(pool)
+    pool, views, first = SlotPool(4096, 1 << 30), [], 1 << 60
+    nbytes = pool.wanted_bytes()
+    pool.add_slab(pool.cut(Mapping.anonymous(nbytes), Origin("test", node_size=1), nbytes))
     for key in range(first, first + 16):
-        segment = Segment(pool.free.pop(), 4 * KIB - 1, key, "test")
+        segment = Segment(pool.free.pop(), 4095, key, "test")
         assert segment_at(np.frombuffer(segment.block().data[9:], np.uint8)) is segment
         segment.seal(is_final=bool(key % 2))
         views.append(np.frombuffer(segment.block().data[5:], np.uint8))
@@ -234,15 +216,3 @@ def test_a_segment_with_memory_of_its_own_is_found_before_and_after_it_is_sealed
     assert segment_at(np.frombuffer(segment.block().data, np.uint8)) is segment
     segment.seal()
     assert segment_at(np.frombuffer(segment.block().data, np.uint8)) is segment
-
-
-def test_to_find_a_segment_takes_no_longer_beside_many_others():
-    other = np.zeros(1)
-
-    def seconds():
-        return min(timeit.repeat(lambda: segment_at(other), number=200, repeat=5))
-
-    kept = [bytes_at(Mapping.anonymous(PAGE), PAGE) for _ in range(10)]
-    few = seconds()
-    kept += [bytes_at(Mapping.anonymous(PAGE), PAGE) for _ in range(2000)]
-    assert seconds() < 8 * few

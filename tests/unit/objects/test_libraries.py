@@ -131,18 +131,15 @@ def indexed_table():
     return indexed
 
 
-@pytest.mark.parametrize(
-    ("obj", "description"),
-    [
-        (indexed_table(), "a Table with an index"),
-        (frame().select("number", pl.col("text").cast(pl.Categorical)), "column 'text' of dtype Categorical"),
-        (
-            pl.Series("named", [{"few": "x"}] * 1000, pl.Struct({"few": pl.Enum(["x"])})),
-            "column 'named' of dtype Struct",
-        ),
-        (pl.Series("large", [1] * 1000, pl.Int128), "column 'large' of dtype Int128"),
-    ],
-)
+COPIED = [
+    (indexed_table(), "a Table with an index"),
+    (frame().select("number", pl.col("text").cast(pl.Categorical)), "column 'text' of dtype Categorical"),
+    (pl.Series("named", [{"x": "x"}] * 1000, pl.Struct({"x": pl.Enum(["x"])})), "column 'named' of dtype Struct"),
+    (pl.Series("large", [1] * 1000, pl.Int128), "column 'large' of dtype Int128"),
+]
+
+
+@pytest.mark.parametrize(("obj", "description"), COPIED)
 def test_what_a_library_copies_is_reported(obj, description):
     parts = UnsharedParts()
     pickled = pickle_object(obj, parts)
