@@ -1,6 +1,5 @@
 """The command line: which command runs, and what is said where none does."""
 
-import json
 import os
 import sys
 
@@ -59,9 +58,4 @@ def test_run_becomes_mpiexec(monkeypatch):
 
 def test_info_of_one_rank(capsys):
     assert main(["info"]) == 0
-    verdict = capsys.readouterr().out.splitlines()[0]
-    assert verdict.startswith("OK: 1 rank on 1 node, so no rank has another to share memory with")
-    main(["info", "--verbose"])
-    assert capsys.readouterr().out.startswith(verdict)
-    main(["info", "--json"])
-    assert json.loads(capsys.readouterr().out)["size"] == 1
+    assert capsys.readouterr().out.startswith("OK: 1 rank on 1 node, so no rank has another to share memory with")

@@ -13,48 +13,46 @@ import pytest
 from mpishare.comm import serial
 from tests.blackbox.launch import PROGRAMS, ROOT, environment
 
+ALONE = "-m", f"{PROGRAMS}.alone"
 
-def run(*args, **environ):
-    line = [sys.executable, "-m", f"{PROGRAMS}.alone", *map(str, args)]
-    return subprocess.run(line, cwd=ROOT, env=environment(environ), capture_output=True, text=True, timeout=100)
+
+def run(*args, status=0, **environ):
+    """What Python prints to stdout and to stderr."""
+    line = [sys.executable, *map(str, args)]
+    ended = subprocess.run(line, cwd=ROOT, env=environment(environ), capture_output=True, text=True, timeout=100)
+    assert ended.returncode == status, ended.stderr
+    return ended.stdout, ended.stderr
 
 
 def test_the_same_with_and_without_mpi(tmp_path):
-    outputs = []
-    for option in ([], ["--without-mpi"]):
-        folder = tmp_path / str(len(option))
+    folders = tmp_path / "with", tmp_path / "without"
+    for folder in folders:
         folder.mkdir()
-        result = run(folder, *option)
-        assert result.returncode == 0, result.stderr
-        outputs.append(result.stdout)
-    assert outputs[0] == outputs[1]
+    assert run(*ALONE, folders[0])[0] == run(*ALONE, folders[1], "--without-mpi")[0]
 
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
 def test_processes_that_a_launcher_started_together(tmp_path, name):
     """Each would do the whole work."""
-    result = run(tmp_path, "--without-mpi", **{name: "3"})
-    assert result.returncode == 1
-    assert "LaunchError: 3 processes were started together, but there is no MPI here" in result.stderr
-    assert "install mpi4py" in result.stderr
-    assert run(tmp_path, "--without-mpi", **{name: "3", "MPISHARE_SINGLETONS": "1"}).returncode == 0
+    _, errors = run(*ALONE, tmp_path, "--without-mpi", status=1, **{name: "3"})
+    assert "LaunchError: 3 processes were started together, but there is no MPI here" in errors
+    assert "install mpi4py" in errors
+    run(*ALONE, tmp_path, "--without-mpi", **{name: "3", "MPISHARE_SINGLETONS": "1"})
 
 
 HAS_MPI = "import sys; sys.modules.update({0}); import mpishare as ms; print(ms.HAS_MPI, 'mpi4py.MPI' in sys.modules)"
 
 
-@pytest.mark.parametrize(
-    ("modules", "library", "has_mpi"),
-    [("", None, True), ("", "/none", False), ("mpi4py=None", None, False)],
-    ids=["MPI", "mpi4py without a library", "no mpi4py"],
-)
+WITHOUT = [("", None, True), ("", "/none", False), ("mpi4py=None", None, False)]
+"""MPI, mpi4py without a library, no mpi4py."""
+
+
+@pytest.mark.parametrize(("modules", "library", "has_mpi"), WITHOUT)
 def test_whether_there_is_mpi_is_found_without_starting_it(modules, library, has_mpi):
     if library and mpi4py.__version__ < "4.1":
         pytest.skip("mpi4py looks for its library since version 4.1")
     settings = {} if library is None else {"MPI4PY_LIBMPI": library}
-    line = [sys.executable, "-c", HAS_MPI.format(modules)]
-    ended = subprocess.run(line, cwd=ROOT, env=environment(settings), capture_output=True, text=True, check=True)
-    assert ended.stdout == f"{has_mpi} False\n"
+    assert run("-c", HAS_MPI.format(modules), **settings)[0] == f"{has_mpi} False\n"
 
 
 MISSING = {
@@ -63,15 +61,10 @@ MISSING = {
     "Alltoallw": [f"test_cco_{kind}vec.testAlltoallw{name}" for kind in ("", "nb_") for name in ("", "2", "Bottom")],
     "derived datatypes": ["test_cco_buf.testBcastTypeIndexed", "test_cco_nb_buf.testBcastTypeIndexed"],
     "persistent requests": ["test_p2p_buf.testPersistent", "test_p2p_buf.testProcNullPersistent"],
-    "Info": [
-        *("test_comm.testDupWithInfo", "test_comm.testGetSetInfo", "test_comm.testIDupWithInfo"),
-        *("test_comm.testPyProps", "test_comm.testSplitTypeHWGuided", "test_comm.testSplitTypeHWUnguided"),
-        "test_comm.testSplitTypeResourceGuided",
-    ],
-    "copies and pickles of handles": [
-        *("test_comm.testConstructor", "test_comm.testPickle", "test_p2p_buf.testConstructor"),
-        "test_p2p_obj.testCommLock",
-    ],
+    "Info": [f"test_comm.test{name}" for name in ("DupWithInfo", "GetSetInfo", "IDupWithInfo", "PyProps")],
+    "Info, to split": [f"test_comm.testSplitType{name}" for name in ("HWGuided", "HWUnguided", "ResourceGuided")],
+    "copies of handles": ["test_comm.testConstructor", "test_p2p_buf.testConstructor", "test_p2p_obj.testCommLock"],
+    "pickles of handles": ["test_comm.testPickle"],
     "other ways to get a communicator": ["test_comm.testCreateFromGroup", "test_comm.testGetParent"],
     "memory of MPI, for sending": ["test_comm.testBuffering", "test_msgspec.testBuffer"],
     "NumPy takes the code 0 for a bool": ["test_msgspec.testMessageBad"],
@@ -80,12 +73,11 @@ MISSING = {
 
 
 def test_mpi4pys_own_tests_of_one_rank():
-    line = [sys.executable, "-m", f"{PROGRAMS}.mpi4py_tests"]
-    ended = subprocess.run(line, cwd=ROOT, env=environment({}), capture_output=True, text=True, check=True)
-    outcome = json.loads(ended.stdout)
+    output, errors = run("-m", f"{PROGRAMS}.mpi4py_tests")
+    outcome = json.loads(output)
     failed = {re.sub(r"\.\w+\.", ".", name) for name in outcome["failed"]}
-    assert failed == {name for names in MISSING.values() for name in names}, ended.stderr
-    assert (outcome["run"], len(outcome["failed"])) == (321, 60), ended.stderr
+    assert failed == {name for names in MISSING.values() for name in names}, errors
+    assert (outcome["run"], len(outcome["failed"])) == (321, 60), errors
 
 
 def test_the_manual_lists_all_calls():
@@ -148,19 +140,16 @@ def test_tensors():
     assert received.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda comm: comm.Send(b"", dest=1), "ERR_RANK"),
-        (lambda comm: comm.recv(source=1), "ERR_RANK"),
-        (lambda comm: comm.Gather(b"", bytearray(0), root=1), "ERR_ROOT"),
-        (lambda comm: comm.send(1, dest=0, tag=-3), "ERR_TAG"),
-    ],
-)
-def test_errors_have_their_class(mpi, comm, call, name):
-    with pytest.raises(mpi.Exception) as raised:
-        call(comm)
-    assert raised.value.Get_error_class() == getattr(mpi, name)
+def test_errors_have_their_class(mpi, comm):
+    for name, call in (
+        ("ERR_RANK", lambda: comm.Send(b"", dest=1)),
+        ("ERR_RANK", lambda: comm.recv(source=1)),
+        ("ERR_ROOT", lambda: comm.Gather(b"", bytearray(0), root=1)),
+        ("ERR_TAG", lambda: comm.send(1, dest=0, tag=-3)),
+    ):
+        with pytest.raises(mpi.Exception) as raised:
+            call()
+        assert raised.value.Get_error_class() == getattr(mpi, name)
 
 
 def test_a_message_that_is_too_long_is_an_error_of_its_receive():
@@ -190,12 +179,9 @@ def test_calls_of_objects_by_the_names_of_their_arguments(comm):
 
 
 WITHOUT_LINUX = """
-import os, socket, sys
-for name in ("sched_getaffinity", "sched_setaffinity", "memfd_create", "posix_fallocate", "O_TMPFILE"):
-    hasattr(os, name) and delattr(os, name)
-del socket.SO_PEERCRED
+import sys
 sys.modules["mpi4py"] = None
-import numpy as np, mpishare as ms
+import tests.no_linux, numpy as np, mpishare as ms
 assert ms.share(np.zeros(1 << 20)).sum() == ms.zeros(3).sum() == 0
 assert ms.allreduce(np.array([1, 5]), "max").tolist() == [1, 5]
 print(ms.report())
@@ -203,4 +189,4 @@ print(ms.report())
 
 
 def test_one_rank_works_where_python_lacks_the_names_of_linux():
-    subprocess.run([sys.executable, "-c", WITHOUT_LINUX], cwd=ROOT, env=environment({}), timeout=100, check=True)
+    run("-c", WITHOUT_LINUX)
