@@ -164,7 +164,7 @@ class Config:
     def common(self) -> str:
         """The settings that must be equal on all ranks, as far as they are set. Folders may differ between nodes."""
         changed = (name for name in _COMMON if getattr(self, name) != _SETTINGS[name].default)
-        return f"with {self._text(*changed) or 'no MPISHARE variable'} in its environment"
+        return f"with {self._text(*changed) or 'the default settings'}"
 
     def __str__(self) -> str:
         directory = () if self.directory is None else ("directory",)  # which may be set and empty

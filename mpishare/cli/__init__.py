@@ -62,6 +62,8 @@ def _run(argv: list[str] | None) -> int:
     names = ["info", "bench", "plan", "clean", "run", "help"]
     parser.add_argument("command", metavar="COMMAND", choices=names, help=argparse.SUPPRESS)
     parser.add_argument("options", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.error(f"no command\n\n{parser.format_help()}")
     given = parser.parse_args(argv)
     if given.command == "help":
         parser.print_help()

@@ -46,8 +46,8 @@ def allgather(
             ranks. Any strides, any dtype without Python objects.
         out: Where the rows go: a node-shared array in C order that may be written, from `empty`, `zeros` or `full`.
             `local` may be its own rows of `out`, which then are where they belong. If it overlaps other rows of `out`,
-            it is copied first. New memory is taken when None. Call `fence(scope="all")` before `out` is written again,
-            as other ranks may still read it.
+            it is copied first, unless a handle of `out` gave it. New memory is taken when None. Call
+            `fence(scope="all")` before `out` is written again, as other ranks may still read it.
         comm: The ranks that gather; MPI_COMM_WORLD when None.
         backend: The backend to use, or several with commas in the order to try; None lets each node choose.
 

@@ -14,7 +14,8 @@ from mpishare.arrays.raw import address_of
 from mpishare.arrays.spec import Spec, describe
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError
-from mpishare.memory.segment import segment_of
+from mpishare.memory.pool import segment_with
+from mpishare.memory.segment import segment_at, segment_of
 
 _Plan = TypeVar("_Plan")
 
@@ -100,9 +101,9 @@ def is_in_shared_memory(array: NDArray[Any] | None) -> bool:
 
 
 def is_written_by_node(array: NDArray[Any] | None) -> bool:
-    """Whether the ranks of this node may write to the memory of a node-shared array, also where it is read-only."""
-    segment = None if array is None else segment_of(array)
-    return segment is not None and segment.origin.is_shared and segment.writable
+    """Whether ranks of this node may write to the node-shared memory of an array, also where it is read-only here."""
+    segment = None if array is None else segment_at(array)
+    return segment is not None and segment.origin.is_shared and segment_with(segment.key or 0) is not segment
 
 
 def facts_of(array: Any, out: Any, *others: object) -> tuple[object, ...] | None:

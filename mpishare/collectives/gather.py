@@ -40,11 +40,11 @@ def gather(
 
     Args:
         local: This rank's rows, shape (n, ...) with any n >= 0. The other lengths and the dtype must be the same on all
-            ranks. Rows that are not C-contiguous are sent from a copy, and so are rows in memory that the ranks of the
-            root's node write.
+            ranks. Rows that are not C-contiguous are copied first, and so are rows of other ranks in memory that the
+            ranks of the root's node write.
         root: The rank that gets the rows.
         out: On `root`, an array in C order that may be written, into which the rows go; ignored elsewhere. New memory
-            is taken when None. It may overlap `local` of any rank.
+            is taken when None. It may overlap `local` of any rank, in an array of mpishare.
         comm: The ranks that gather; MPI_COMM_WORLD when None.
 
     Returns:
@@ -56,7 +56,7 @@ def gather(
         SpecError: `local` is not an array, is 0-d, or holds Python objects; or an array cannot have as many rows as
             all ranks have; or `out` does not fit these.
         ArgumentError: `root` is not a rank of `comm`.
-        CapacityError: `root` has too little memory; on the other ranks as a `PeerCapacityError`.
+        CapacityError: This process has too little memory; on the other ranks as a `PeerCapacityError`.
         MismatchError: The ranks gave rows of different shapes, dtypes or classes, or made different calls.
         PeerError: Another rank raised one of these.
 
@@ -80,7 +80,8 @@ def gather(
         local, kind = take_apart(local)
         spec, is_root = rows_of(local), topology.rank == root
         may_be_in_out = topology.node == topology.node_of(root) and is_written_by_node(local)
-        if not is_root and (may_be_in_out or not local.flags.c_contiguous):
+        # Of the root's rows NumPy knows where they overlap `out`, but not where their strides differ.
+        if not local.flags.c_contiguous or (may_be_in_out and not is_root):
             local = copy_of(context, local)
         payload = call.agree(f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})", told_rows(spec.shape[0]))
         starts, whole = stack_rows(context, spec, payload)
@@ -172,7 +173,7 @@ def scatter(
             others = [rank for rank in range(topology.size) if rank != root]
             blocks = ((rank, bytes_in_c_order(array[parts[rank]], stage)) for rank in others)
             send_blocks(context, blocks, reuses_memory=is_copied)
-            copy_bytes(own_spec.view(received), array[own])
+            received[:] = bytes_in_c_order(array[own], stage)
         if may_be_in_array:
             context.node_collective_comm.barrier()  # the root has sent all rows
         if is_apart:

@@ -19,7 +19,7 @@ from mpishare.config import counted, format_bytes, set_variables, variables_of
 from mpishare.errors import ArgumentError, name_ranks
 from mpishare.host.leftovers import unused_files
 from mpishare.host.memory import SHM_DIR, Machine
-from mpishare.memory.backends import MEMMAP_IN_MEMORY, PRIVATE, probe
+from mpishare.memory.backends import MEMMAP_IN_MEMORY, PRIVATE, check_backend, probe
 
 _PLURALS = {"window": "windows", "memmap in memory": "memmaps in memory", "memmap in a folder": "memmaps in a folder"}
 
@@ -40,7 +40,7 @@ class NodeInfo:
         segments: With `probe`, for each backend the size up to which an array fits there now and what it provides, or
             why it cannot be used. The backends that the node tries come first, in order. An array gets the first that
             fits.
-        largest: For each backend that size in bytes; 0 if it does not fit.
+        largest: For each backend that size in bytes; 0 if it does not fit or is not tried.
         leftovers: The files that MPI made in shared memory for jobs of this user which were killed, and that no process
             uses any more. `mpishare clean` removes them.
     """
@@ -206,6 +206,7 @@ def _probed(comm: mpi.Comm | None) -> Info:
     """The facts of all nodes, each of which tries its backends. Collective over `comm`."""
     with collective("info", comm) as call:
         context, topology = call.context, call.context.topology
+        check_backend(None, context)
         machine = Machine.probe()
         folder = context.config.window_dir or SHM_DIR
         # Two ranks that try one file at the same time each find it in use, so one rank of a node looks.

@@ -113,7 +113,7 @@ def _backends_named(names: str, backends: tuple[Backend, ...]) -> tuple[Backend,
 def probe(context: Context) -> dict[str, tuple[str, int]]:
     """For each backend, by title, up to which size it fits on this node and what it provides, or why it does not.
 
-    The number is that size in bytes, less at most 2 %; 0 if it does not fit.
+    The number is that size in bytes, less at most 2 %; 0 if it does not fit or is not tried.
 
     Each is tried with one page. The backends that this node tries come first, in order. Larger sizes are only
     compared with what is free, as each rank finds for itself.
@@ -127,7 +127,7 @@ def probe(context: Context) -> dict[str, tuple[str, int]]:
         text, largest = _probe(backend, context)
         text += f"; not tried first: {refusals[backend.title]}" if backend.title in refusals else ""
         text += "" if backend in first else "; not tried: MPISHARE_BACKEND names others"
-        outcomes[backend.title] = text, largest
+        outcomes[backend.title] = text, largest if backend in first else 0
     return outcomes
 
 

@@ -73,6 +73,8 @@ def test_info_begins_with_a_verdict():
     assert max(map(len, lines)) <= 120
     ended = run_ranks(2, ["mpishare", "info", "--verbose"], {"MPISHARE_BACKEND": "private"}, status=1)
     private = ended.stdout.splitlines()
+    refused = run_ranks(2, ["mpishare", "info"], {"MPISHARE_BACKEND": "nope"}, status=2)
+    assert refused.stderr.count("MPISHARE_BACKEND 'nope' is unknown") == 1
     assert private[0].startswith("NOT SHARED: 2 ranks on 1 node; the ranks of host ")
     assert any(line.startswith("  private            fits, up to ") for line in private)
 

@@ -211,3 +211,26 @@ def test_parts_that_go_where_those_of_other_ranks_are(comm, n):
                 are_equal.append((part[:, 0] == numbers[ms.partition(len(grid))]).all())
                 ms.fence(scope="all")
     assert all(are_equal)
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["in one run", "strided"])
+def test_parts_in_memory_that_numpy_does_not_know(comm, step):
+    """As where another library gives mpishare's memory out again; on the root also with other strides than `out`."""
+    n, is_leader = 1000 * comm.size, ms.topology().is_leader
+    grid = ms.zeros((2 * n + 2,))
+    if is_leader:
+        grid[:] = np.arange(len(grid))
+    ms.fence(scope="all")
+    other = np.from_dlpack(grid)[1 : 1 + n * step : step][ms.partition(n)]
+    expected = np.concatenate(comm.allgather(other))
+    comm.Barrier()
+    ms.gather(other, out=grid[:n])
+    is_right = comm.rank != 0 or np.array_equal(grid[:n], expected)
+    ms.fence(scope="all")
+    if is_leader:
+        grid[:] = np.arange(len(grid))
+    ms.fence(scope="all")
+    part = np.from_dlpack(grid)[ms.partition(n)]
+    ms.scatter(grid[1 : 1 + n * step : step], out=part)
+    assert is_right
+    assert np.array_equal(part, expected[ms.partition(n)])

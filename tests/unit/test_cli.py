@@ -9,7 +9,7 @@ import mpishare as ms
 from mpishare.cli import main
 
 USAGE = [
-    ("", 2, "usage: mpishare"),
+    ("", 2, "  plan   the memory that data take"),
     ("fly", 2, "mpishare: error: argument COMMAND: invalid choice: 'fly' (choose from "),
     ("help", 0, "usage: mpishare"),
     ("--version", 0, f"mpishare {ms.__version__}\n"),

@@ -94,7 +94,8 @@ class Request:
     def describe(self, status: Status | None) -> None:
         """Fills in `status`."""
         if status is not None:
-            known = Status(source=self.source, tag=self.tag, count=self.data.size, cancelled=self.is_cancelled)
+            tag = _ANY if self.is_cancelled else self.tag
+            known = Status(source=self.source, tag=tag, count=self.data.size, cancelled=self.is_cancelled)
             status.take(known)
 
     def get_status(self, status: Status | None = None) -> bool:
@@ -231,7 +232,7 @@ class Messages:
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Sends to this rank. The request has ended when the message has met a receive."""
-        return self._send(simple(buf).block.copy(), dest, tag)
+        return self._send(simple(None if dest == PROC_NULL else buf).block.copy(), dest, tag)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Sends to this rank: to the first receive that waits for such a message, or into the queue."""
@@ -240,7 +241,7 @@ class Messages:
 
     def Irecv(self, buf: Any, source: int = _ANY, tag: int = _ANY) -> Request:
         """Receives the first message that fits, now or when it is sent."""
-        return self._receive(simple(buf).write, source, tag)
+        return self._receive(simple(None if source == PROC_NULL else buf).write, source, tag)
 
     def Isendrecv(
         self, sendbuf: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = _ANY, recvtag: int = _ANY

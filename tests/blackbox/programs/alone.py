@@ -52,6 +52,8 @@ def messages():
     yield request.wait().sum(), ms.recv(0, tag=4).shape, [each.wait() for each in sent]
     ms.send({"a": np.ones(2), "b": "text"}, 0)
     yield ms.recv(), ms.sendrecv(np.zeros(2), 0)
+    comm = ms.topology().comm
+    comm.Send(np.ones((2, 2))[:, 0], mpi.PROC_NULL)  # whose buffer MPI does not look at
     status = mpi.Status()
     ms.send([np.ones(3)], 0, 5)
     yield ms.recv(status=status), status.source, status.tag, status.Get_count()
