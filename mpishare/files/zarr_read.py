@@ -89,6 +89,13 @@ class ZarrFile(LibraryFile):
         items = SimpleNamespace(shape=array.shape, dtype=np.dtype("S1"), chunks=array.chunks) if is_text else array
         return replace(described(self.file.path, name, items), is_text=is_text)
 
+    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
+        """See `Reader`. zarr writes into node memory; else a rank would hold each chunk twice."""
+        index = index_of(ranges)
+        with file_errors(self.file.path, stored.name, what=shown_tile(index)):
+            array = self.member(str(stored.name))
+            array.get_basic_selection(index, out=_buffer_of(out.view(stored.dtype)))
+
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
         """See `tiles.Reader`."""
         index = index_of(ranges)
@@ -122,3 +129,12 @@ def _is_text(array: Any) -> bool:
     """Whether the items of zarr's array are strings of variable length."""
     codecs = [*(array.filters or ()), getattr(array, "serializer", None)]
     return not _TEXT_CODECS.isdisjoint(getattr(codec, "codec_id", type(codec).__name__) for codec in codecs)
+
+
+def _buffer_of(array: NDArray[Any]) -> Any:
+    """An array as zarr takes it to write into."""
+    try:
+        from zarr.core.buffer.cpu import NDBuffer
+    except ImportError:  # in version 2 of zarr-python
+        return array
+    return NDBuffer.from_numpy_array(array)

@@ -1,6 +1,7 @@
 """Zarr folders and zips are read as zarr-python reads them; what is damaged, missing or changed is refused."""
 
 import shutil
+import tracemalloc
 from typing import Any
 
 import numcodecs
@@ -9,6 +10,8 @@ import pytest
 import zarr
 
 from mpishare.errors import FileError
+from mpishare.files.formats import reader_of
+from mpishare.files.input_file import InputFile
 from mpishare.files.listing import stored
 from tests.arrays import assert_same
 from tests.formats import ZARR_VERSIONS, write_zarr, write_zip
@@ -73,6 +76,27 @@ def test_strings_of_variable_length(tmp_path, version):
     assert_same(arrays["one"], np.array("größer".encode()))
     assert stored(tmp_path, "text")["/text"].is_text
     assert stored(tmp_path, "text")["/text"].chunks == (1, 1)
+
+
+@pytest.mark.parametrize("version", ZARR_VERSIONS)
+@pytest.mark.parametrize("one", [np.array("ab", "U5"), np.array(b"ab", "S5")])
+@pytest.mark.filterwarnings("ignore:The data type")  # these have no specification in version 3
+def test_one_string_of_fixed_length(tmp_path, version, one):
+    write_zarr(tmp_path / "a", {"one": one}, version)
+    assert_same(loaded(tmp_path / "a", "one"), one)
+
+
+def test_a_rank_holds_a_chunk_once(tmp_path):
+    """The items are equal, so that the compressed chunk is small."""
+    zarr.open(str(tmp_path / "a"), mode="w", shape=(1 << 20,), chunks=(1 << 20,), dtype="f8")[:] = 1
+    with InputFile(str(tmp_path / "a")) as file:
+        reader, out = reader_of(file), np.empty(1 << 20, "V8")
+        [found] = reader.listing(None, attributes=False).arrays
+        tracemalloc.start()
+        reader.read(found, [range(1 << 20)], out)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 1.5 * out.nbytes
 
 
 def test_a_folder_in_a_zip(tmp_path):
