@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
-from mpishare.errors import FileError
+from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors, imported
 from mpishare.files.input_file import InputFile
 from mpishare.files.sliced import LibraryFile
@@ -45,7 +45,10 @@ class FitsFile(LibraryFile):
         """A block whose errors name the file and the HDU. astropy warns of nothing: what is lost, the errors say."""
         with file_errors(self.file.path, name, what="it"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            try:
+                yield
+            except SpecError as error:  # of a length that no array has
+                raise FileError(self.file.path, name, str(error)) from error
 
     def _open(self, *, memmap: bool | None = None) -> Any:
         fits = imported("astropy.io.fits", "FITS files")
@@ -93,7 +96,7 @@ class FitsFile(LibraryFile):
         """The name of the HDU that has a name, or has it in another case, or "name,EXTVER"; or of a number."""
         names, (inner, _, version) = [*self._numbers], name.rpartition(",")
         key = (inner, int(version)) if version.isdecimal() else name
-        with suppress(LookupError):
+        with self._errors(name), suppress(LookupError):
             if name not in names:
                 return names[int(name) if name.isdecimal() else self._hdus.index_of(key)]
         return name

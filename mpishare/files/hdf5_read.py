@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
-from mpishare.errors import SpecError, place_in
+from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors, h5py, reason_of
 from mpishare.files.input_file import InputFile
 from mpishare.files.sliced import LibraryFile
-from mpishare.files.stored import NO_DTYPE, LinkError, Stored, with_widths
+from mpishare.files.stored import NO_DTYPE, Stored, with_widths
 
 _LAYOUTS = ("compact", "contiguous", "chunked", "virtual")
 """Layouts of datasets; the index of each is its number in HDF5's H5D_layout_t."""
@@ -66,7 +66,8 @@ class Hdf5File(LibraryFile):
             if isinstance(link, h5py.HardLink):
                 raise
             place = place_in(link.filename, link.path) if isinstance(link, h5py.ExternalLink) else repr(link.path)
-            raise LinkError(self.file.path, name, f"it leads to {place}: {reason_of(error)}") from error
+            self.broken_links.add(name)
+            raise FileError(self.file.path, name, f"it leads to {place}: {reason_of(error)}") from error
         return None if isinstance(member, h5py.h5t.TypeID) else member
 
     def names(self, name: str, group: Any) -> list[str]:

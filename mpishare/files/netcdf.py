@@ -61,9 +61,12 @@ class NetcdfFile(Hdf5File):
     def member(self, name: str) -> Any:
         """See `Hdf5File`: what has that name in netCDF."""
         group, _, last = name.rpartition("/")
-        try:
-            self._group(name)
-        except (*FOREIGN_ERRORS, AttributeError):  # the last one of h5netcdf
+        owner = self._netcdf
+        for part in filter(None, group.split("/")):
+            if part not in [*owner.groups]:  # of the mapping itself, `in` opens the group and hides its errors
+                return None
+            owner = owner.groups[part]
+        if last and last not in [*owner.variables, *owner.groups]:
             return None
         hidden = f"{group}/{_NAMED_LIKE_A_DIMENSION}{last}"
         return super().member(hidden if self.handle.id.links.exists(hidden.encode()) else name)
@@ -153,27 +156,48 @@ class Netcdf3File(LibraryFile):
         self.file.callback(opened.close)
         return opened
 
-    @property
-    def _variables(self) -> dict[str, Any]:
-        return {_text(name): variable for name, variable in self._opened.variables.items()}
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """The name that the library gives each variable, by the one in the file."""
+        return {_text(name): name for name in self._opened.variables}
 
     def member(self, name: str) -> Any:
-        """See `LibraryFile`. An error must hold no variable, or scipy warns that it cannot close the file."""
-        return self._variables.get(name) if name else [*self._variables]
+        """See `LibraryFile`. An error must hold no array, or scipy warns that it cannot close the file."""
+        if name not in self._names:
+            return None if name else [*self._names]
+        items = _items_of(self._opened.variables[self._names[name]])
+        if items is None:
+            raise ValueError("scipy loses its items, as it has an attribute named 'data'. Rename that attribute.")
+        return items
 
     def attributes(self, name: str, member: Any, unread: list[str]) -> dict[str, Any]:
         """The attributes of a file or a variable of scipy or netCDF4, as netCDF4 gives them."""
-        owner = member if name else self._opened
-        if hasattr(owner, "ncattrs"):
+        owner = self._opened.variables[self._names[name]] if name else self._opened
+        if _is_netcdf4(owner):
             return {key: owner.getncattr(key) for key in owner.ncattrs()}
         values = owner._attributes.items()  # as xarray asks scipy
         return {_text(key): _plain(_text(key), value) for key, value in values}
 
     def stored(self, name: str, array: Any) -> Stored:
         """See `LibraryFile`: with the order of bytes of the file, whichever library reads it."""
-        stored = super().stored(name, array if hasattr(array, "dtype") else array.data)
+        stored = super().stored(name, array)
         stored = replace(stored, spec=replace(stored.spec, dtype=stored.dtype.newbyteorder(">")))
-        return replace(stored, layout="contiguous", offset=_offset_of(getattr(array, "data", None)), chunks=None)
+        return replace(stored, layout="contiguous", offset=_offset_of(array), chunks=None)
+
+
+def _is_netcdf4(owner: Any) -> bool:
+    """Whether a file or a variable is one of netCDF4. Its class says so: an attribute in the file may have any name."""
+    return hasattr(type(owner), "ncattrs")
+
+
+def _items_of(variable: Any) -> Any:
+    """What is sliced of a variable: itself of netCDF4, its mapped array of scipy.
+
+    None where an attribute took the place of that array: scipy sets each attribute on the variable, by its name.
+    """
+    if _is_netcdf4(variable):
+        return variable
+    return None if variable.data is variable._attributes.get("data") else variable.data
 
 
 def _offset_of(data: Any) -> int | None:

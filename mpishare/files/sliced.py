@@ -17,7 +17,7 @@ from mpishare.arrays.spec import Spec, plain
 from mpishare.errors import ArgumentError, FileError, SpecError
 from mpishare.files.errors import file_errors
 from mpishare.files.input_file import InputFile, OpenFormat
-from mpishare.files.stored import LinkError, Listing, Stored, Tree, left_out, names_in, shown_names, stored_or_reason
+from mpishare.files.stored import Listing, Stored, Tree, left_out, names_in, shown_names, stored_or_reason
 
 _LARGEST_SHARD_BYTES = 4 << 20
 """A smaller shard of zarr is read whole, as one tile. Of a larger one the chunks are read, so that no rank holds it."""
@@ -103,7 +103,10 @@ def read_tile(place: str, stored: Stored, array: Any, ranges: Sequence[range], o
     index = index_of(ranges)
     shown = shown_tile(index)
     with file_errors(place, stored.name, what=shown):
-        tile = np.asanyarray(array[index])
+        tile = array[index]
+        if isinstance(tile, str | bytes):  # one string, which NumPy gives a dtype as wide as its own characters
+            tile = np.asarray(tile).astype(stored.dtype, casting="safe")
+        tile = np.asanyarray(tile)
     if np.ma.is_masked(tile):
         raise FileError(place, stored.name, f"{shown} {_CURE_OF_MASK}")
     with file_errors(place, stored.name):
@@ -122,6 +125,11 @@ class LibraryFile(OpenFormat):
     """
 
     root = ""
+
+    @cached_property
+    def broken_links(self) -> set[str]:
+        """The names of the links that were tried and lead nowhere, or back to a group that they are in."""
+        return set()
 
     def member(self, name: str) -> Any:
         """The array or the group of that name, None if there is none. It may raise any error."""
@@ -151,10 +159,13 @@ class LibraryFile(OpenFormat):
         """The arrays and the groups in the member of that name, also behind links. See `FormatReader`."""
         walk, path = _Walk(self, attributes=attributes), self.file.absolute_path
         root = path_of(name or "") if self.root else name or ""
-        tree = walk.tree(root, {})
+        tree = walk.tree(root, {}) if self.root or name != "" else None
         if tree is None:
-            top = self.member(self.root)
-            has = "one array and no groups" if hasattr(top, "shape") else shown_names([*self.names(self.root, top)])
+            with file_errors(self.file.path, what="it"):
+                top = self.member(self.root)
+                has = "one array and no groups"
+                if not hasattr(top, "shape"):
+                    has = shown_names([inner for inner in self.names(self.root, top) if inner != name])
             reason = f"there is no such array{' or group' if self.root else ''}; the file has {has}."
             raise FileError(self.file.path, name, reason)
         names = names_in(tree, path) if attributes else ()
@@ -190,17 +201,26 @@ class _Walk:
                     return None
                 key = self._file.key(name, member)
                 if key in parents:
-                    raise LinkError(self._path, name, f"it leads to the group {parents[key]!r}, which it is in.")
+                    self._file.broken_links.add(name)
+                    raise FileError(self._path, name, f"it leads to the group {parents[key]!r}, which it is in.")
                 if key not in self._trees:
                     self._trees[key] = tree = self._new_tree(name, member, {**parents, key: name})
                     if self._has_attributes:
-                        self.attributes[id(tree)] = self._file.attributes(name, member, self.unread)
+                        self._add_attributes(name, member, tree)
                 return self._trees[key]
         except (FileError, SpecError) as error:
             if not parents:
                 raise
-            self.arrays.append(left_out(self._path, name, "sliced", error))
+            layout = "link" if name in self._file.broken_links else "sliced"
+            self.arrays.append(left_out(self._path, name, layout, error))
         return len(self.arrays) - 1
+
+    def _add_attributes(self, name: str, member: Any, tree: Tree) -> None:
+        try:
+            with file_errors(self._path, name, what="they"):
+                self.attributes[id(tree)] = self._file.attributes(name, member, self.unread)
+        except FileError as error:
+            self.unread.append(f"attributes of {name!r}: {error.reason}")
 
     def _new_tree(self, name: str, member: Any, parents: dict[Hashable, str]) -> Tree:
         if hasattr(member, "shape"):

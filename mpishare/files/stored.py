@@ -171,15 +171,11 @@ def stored_or_reason(path: str, name: str, layout: str, describe: Callable[[], S
         return left_out(path, name, layout, error)
 
 
-class LinkError(FileError):
-    """A link in a file that cannot be followed."""
-
-
 def left_out(path: str, name: str, layout: str, error: FileError | SpecError) -> Stored:
     """What stands for an array that cannot be loaded. See `stored_or_reason`."""
     reason = str(error).removeprefix(f"{place_in(path, name)}: ")
-    if isinstance(error, FileError):
-        layout = "link" if isinstance(error, LinkError) else "unknown"
+    if isinstance(error, FileError) and layout != "link":
+        layout = "unknown"
     return Stored(name, Spec(NO_DTYPE, ()), 0, layout, reason=reason)
 
 

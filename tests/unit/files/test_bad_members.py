@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import h5py
+import netCDF4
 import numcodecs
 import numpy as np
 import pytest
@@ -38,7 +39,12 @@ def hdf5_of(path, kind):
 def hdf5_damaged_header(path, name="bad"):
     with h5py.File(path, "w", libver="latest") as file:
         file["good"], file[name] = GOOD, np.arange(3)
-        at = h5py.h5o.get_info(file["bad"].id).addr
+    damage_header(path, "bad")
+
+
+def damage_header(path, name):
+    with h5py.File(path) as file:
+        at = h5py.h5o.get_info(file[name].id).addr
     content = bytearray(path.read_bytes())
     content[at : at + 12] = bytes(12)
     path.write_bytes(content)
@@ -128,6 +134,27 @@ def zarr_damaged_strings(path):
     chunk.write_bytes(b"no chunk")
 
 
+def netcdf_with(path, name, kind="NETCDF4"):
+    """A variable, and one that may be in a group, and has an attribute with the name that scipy gives its items."""
+    with netCDF4.Dataset(path, "w", format=kind) as file:
+        file.createDimension("x", len(GOOD))
+        file.createVariable("good", "f8", ("x",))[:] = GOOD
+        file.createVariable(name, "f8", ("x",))[:] = GOOD
+        file[name].setncattr("data", GOOD)
+
+
+def netcdf_damaged_member(path):
+    """h5netcdf opens no group that has one."""
+    netcdf_with(path, "bad/x")
+    damage_header(path, "bad/x")
+
+
+def netcdf_with_link(path, name):
+    netcdf_with(path, "bad/x")
+    with h5py.File(path, "r+") as file:
+        file[name] = h5py.SoftLink("/nowhere")
+
+
 def fits_with(path, card, text):
     """A file whose HDU "bad" has another card in its header."""
     hdus = fits.ImageHDU(GOOD), fits.BinTableHDU(np.ones(3, "f4,f8"))
@@ -147,6 +174,9 @@ BAD: dict[str, Callable[[Path], None]] = {
     "HDF5, damaged group": lambda path: hdf5_damaged_header(path, "bad/x"),
     "HDF5, unknown filter": hdf5_unknown_filter,
     "HDF5, damaged strings": hdf5_damaged_strings,
+    "netCDF-4, damaged member of a group": netcdf_damaged_member,
+    "netCDF-4, a link in a group": lambda path: netcdf_with_link(path, "bad/link"),
+    "netCDF 3, an attribute named data": lambda path: netcdf_with(path, "bad", "NETCDF3_CLASSIC"),
     "npz, objects": lambda path: npz_with(path, npy_bytes("|O")),
     "npz, text": lambda path: npz_with(path, b"no array at all"),
     "npz, damaged header": lambda path: npz_with(path, npy_bytes().replace(b"'descr'", b"'escr' ")),
@@ -191,6 +221,24 @@ def test_the_others_are_loaded(path):
     assert message.count(str(path)) == 1
     assert ".." not in message
     assert "bad' of" not in text
+
+
+def zarr_damaged_root(path):
+    write_zarr(path, {"good": GOOD})
+    (path / (".zgroup" if len(ZARR_VERSIONS) == 1 else "zarr.json")).write_text("{")
+
+
+ROOTS = {"netCDF-4": lambda path: netcdf_with_link(path, "link"), "zarr": zarr_damaged_root}
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_the_root_cannot_be_read(tmp_path, name):
+    """Nothing says then which names are there."""
+    ROOTS[name](tmp_path / "a")
+    for dataset in (None, "nowhere", "group/nowhere"):
+        with pytest.raises(FileError, match=r"a: it cannot be read: \w+Error: ") as caught:
+            inspected(tmp_path / "a", dataset)
+        assert str(caught.value).count(str(tmp_path)) == 1
 
 
 def test_none_of_several_can_be_loaded(tmp_path):

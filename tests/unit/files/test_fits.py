@@ -193,7 +193,7 @@ def test_names(tmp_path):
     assert [loaded(tmp_path / "a", name)[0] for name in ("primary", "a", "A,7", "a,1", "B")] == [0, 1, 3, 1, 4]
     attributes = inspected(tmp_path / "a", "a,7", attributes=True).attributes
     assert (attributes[""]["NAXIS1"], attributes[""]["EXTNAME"]) == (3, "A")
-    for name in ("C", "5", "A,2", "-1"):
+    for name in ("C", "5", "A,2", "-1", ""):
         with pytest.raises(FileError, match="there is no such array; the file has 'PRIMARY', 'A', '2', '3', 'b'"):
             inspected(tmp_path / "a", name)
 
@@ -201,6 +201,34 @@ def test_names(tmp_path):
     images = [fits.ImageHDU(np.full(3, number), name=name) for number, name in enumerate(["2", "", "1"], 1)]
     fits.HDUList([fits.PrimaryHDU(), *images]).writeto(tmp_path / "b")
     assert {name: array[0] for name, array in loaded(tmp_path / "b").items()} == {"1": 1, "2": 2, "3": 3}
+    for name in ("0", "primary"):
+        with pytest.raises(FileError, match=r"'PRIMARY' of .*: there is no such array; the file has '1', '2', '3'"):
+            inspected(tmp_path / "b", name)
+
+
+LENGTHS = [("NAXIS1", -1), ("NAXIS1", 3_000_000_000), ("NAXIS2", -1)]
+
+
+@pytest.mark.parametrize(("keyword", "length"), LENGTHS)
+def test_a_table_of_a_length_that_no_array_has(tmp_path, keyword, length):
+    fits.HDUList([fits.PrimaryHDU(), fits.BinTableHDU(np.ones(3, "f4,f8"), name="T")]).writeto(tmp_path / "a")
+    with (tmp_path / "a").open("rb+") as file:
+        start = file.read().rindex(f"{keyword}  = ".encode())
+        file.seek(start + 10)
+        file.write(f"{length:20}".encode())
+    assert stored(tmp_path / "a")["T"].layout == "unknown"
+    with pytest.raises(FileError, match=str(length)) as caught:
+        inspected(tmp_path / "a", "T")
+    assert str(caught.value).count(str(tmp_path)) == 1
+
+
+def test_a_name_that_cannot_be_parsed(tmp_path):
+    fits.HDUList([fits.PrimaryHDU(np.zeros(3)), fits.ImageHDU(np.zeros(3), name="bad")]).writeto(tmp_path / "a")
+    content = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(content.replace(b"EXTNAME = 'BAD     '", b"EXTNAME = 'BAD      "))
+    assert loaded(tmp_path / "a", "PRIMARY").tolist() == [0, 0, 0]
+    with pytest.raises(FileError, match=r"'bad' of .*: it cannot be read: VerifyError: "):
+        inspected(tmp_path / "a", "bad")
 
 
 PLAIN = {"images": 6, "plain columns": 1}

@@ -164,8 +164,9 @@ def test_links_that_cannot_be_followed(path):
         assert text == f"link '/{name}': {datasets[f'/{name}'].reason}"
         assert (datasets[f"/{name}"].layout, datasets[f"/{name}"].nbytes) == ("link", 0)
     for name in ("gone", "none", "loop"):
-        with pytest.raises(FileError, match=f"'/{name}' of .*: {DANGLING[name]}"):
+        with pytest.raises(FileError, match=f"'/{name}' of .*: {DANGLING[name]}") as caught:
             inspected(path, name)
+        assert type(caught.value) is FileError
     assert loaded(path).keys() == {"a", "group"}
     assert loaded(path)["group"] == {"inner": {}}
     assert loaded(path, "group/inner/up/inner/root/a").tolist() == [0, 1, 2]
@@ -232,6 +233,18 @@ def test_attributes_that_cannot_be_read(path):
     assert contents.attributes[""] == {"part": None, "see": None, "unit": "km"}
     (text,) = contents.left_out
     assert text.startswith("attribute 'when' of '/a': No NumPy equivalent")
+
+
+def test_a_damaged_table_of_attributes(path):
+    """It costs no array."""
+    with h5py.File(path, "w", libver="latest") as file:
+        file["a"] = np.arange(4)
+        file["a"].attrs.update({f"k{number}": number for number in range(200)})
+    path.write_bytes(path.read_bytes().replace(b"BTLF", b"XXXX"))
+    for contents in (inspected(path, attributes=True), inspected(path, "a", attributes=True)):
+        (text,) = contents.left_out
+        assert text.startswith("attributes of '/a': they cannot be read: RuntimeError: ")
+        assert [array.reason for array in contents.arrays] == [""]
 
 
 def table_of(dtype, encode):

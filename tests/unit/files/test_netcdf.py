@@ -1,6 +1,7 @@
 """netCDF files of every format and kind are loaded as netCDF4 reads them, without masks and scales."""
 
 import importlib
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 
 from mpishare.errors import BackendError, FileError
+from mpishare.files.input_file import InputFile
 from mpishare.files.listing import stored
+from mpishare.files.netcdf import NetcdfFile
 from tests.unit.files.reading import inspected, loaded
 
 HDF5 = "NETCDF4", "NETCDF4_CLASSIC"
@@ -213,8 +216,34 @@ def test_names_of_dimensions(tmp_path):
         with pytest.raises(FileError, match=f"{name}' of .*: there is no such array or group; "):
             inspected(tmp_path / "a", name)
     write(tmp_path / "a", write_names, "NETCDF3_CLASSIC")
-    with pytest.raises(FileError, match=r"'cell' of .*: there is no such array; the file has 'x', 'y', "):
-        inspected(tmp_path / "a", "cell")
+    for name in ("cell", ""):
+        with pytest.raises(FileError, match=f"'{name}' of .*: there is no such array; the file has 'x', 'y', "):
+            inspected(tmp_path / "a", name)
+
+
+@pytest.mark.parametrize("kind", CLASSIC)
+def test_attributes_of_any_name(tmp_path, kind):
+    """On the variable, scipy puts each in the place of an attribute of its own."""
+    names = {"dtype": "i2", "shape": 3, "ncattrs": 1, "maskandscale": 1, "dimensions": "y"}
+    with netCDF4.Dataset(tmp_path / "a", "w", format=kind) as file:
+        file.createDimension("time", None)
+        file.createVariable("v", "f4", ("time",))[:] = np.arange(3)
+        file.createVariable("data", "f4", ())[...] = 5
+        file["v"].setncatts({**names, "data": np.ones(2)})  # of records, which scipy sets after the attributes
+        file["data"].setncatts(names)
+    assert {name: array.tolist() for name, array in loaded(tmp_path / "a").items()} == {"v": [0, 1, 2], "data": 5}
+    assert inspected(tmp_path / "a", "data", attributes=True).attributes[""] == names
+
+
+def test_a_file_that_has_changed(tmp_path):
+    """Since it was inspected, before another rank opens it."""
+    write(tmp_path / "a", write_names, "NETCDF4")
+    array, stamps = stored(tmp_path / "a")["/x"], {}
+    with InputFile(str(tmp_path / "a")) as file:
+        stamps[""] = file.stamp
+    os.utime(tmp_path / "a", ns=(1, 1))
+    with InputFile(str(tmp_path / "a"), stamps) as file, pytest.raises(FileError, match="was changed while it was"):
+        NetcdfFile(file).read(array, [range(2), range(3)], np.empty((2, 3), "V8"))
 
 
 def test_groups(tmp_path):
