@@ -66,13 +66,15 @@ def test_a_wrong_option_is_named_once():
     assert ended.stderr.count("usage:") == 1
 
 
-def test_info_begins_with_a_verdict():
+def test_info_and_bench_say_whether_memory_is_shared():
     lines = run_ranks(3, ["mpishare", "info"], {"MPISHARE_NODES": "block:2"}).stdout.splitlines()
     assert re.fullmatch(r"OK: 3 ranks on 2 nodes share memory by windows; arrays up to [\d.]+ [MGT]iB", lines[0])
     assert re.fullmatch(r"node 0: \S+, ranks 0, 1; \d+ cores?, .* of memory, .* free in /dev/shm", lines[1])
     assert max(map(len, lines)) <= 120
     ended = run_ranks(2, ["mpishare", "info", "--verbose"], {"MPISHARE_BACKEND": "private"}, status=1)
     private = ended.stdout.splitlines()
+    ended = run_ranks(2, ["mpishare", "bench", "--mib", "2"], {"MPISHARE_BACKEND": "private"})
+    assert ended.stdout.splitlines()[-1].startswith("Sharing 2 MiB saves no memory: each rank holds a copy; ")
     refused = run_ranks(2, ["mpishare", "info"], {"MPISHARE_BACKEND": "nope"}, status=2)
     assert refused.stderr.count("MPISHARE_BACKEND 'nope' is unknown") == 1
     assert private[0].startswith("NOT SHARED: 2 ranks on 1 node; the ranks of host ")

@@ -1,6 +1,7 @@
 """`mpishare plan`: the memory of data on a node, and the lines for Slurm; without MPI where the node is given."""
 
 import json
+import os
 
 import h5py
 import numpy as np
@@ -31,6 +32,13 @@ def test_the_fullest_node_counts(file, capsys):
     for title, copies in (("one copy", 1), ("one copy, and the root's", 2), ("one copy per rank", 4)):
         assert [title, f"{copies * 8} MiB {copies * 8 + 512} MiB", "fits"] in table_of(output)
     assert output.endswith("needs --mem=768M:\n#SBATCH --nodes=2\n#SBATCH --ntasks=7\n#SBATCH --mem=768M\n")
+
+
+def test_a_part_of_this_host_is_left_to_the_system(capsys):
+    """The memory that Slurm calls RealMemory is less than all of it, too."""
+    host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    main(["1M", "-n", "1", "-N", "1", "--json"])
+    assert json.loads(capsys.readouterr().out)["memory"] <= 0.95 * host_bytes
 
 
 def table_of(output):

@@ -55,6 +55,12 @@ def test_whether_there_is_mpi_is_found_without_starting_it(modules, library, has
     assert run("-c", HAS_MPI.format(modules), **settings)[0] == f"{has_mpi} False\n"
 
 
+def test_info_says_why_there_is_no_mpi():
+    program = "import sys; sys.modules['mpi4py'] = None; from mpishare.cli import main; main(['info'])"
+    verdict = run("-c", program)[0].splitlines()[0]
+    assert verdict.startswith("OK: MPI is none, so this process is one rank: import of mpi4py halted")
+
+
 MISSING = {
     "Compare": ["test_comm.testCompare", "test_comm.testIDup"],
     "communicators of groups": ["test_comm.testCreate", "test_comm.testCreateGroup"],
