@@ -16,16 +16,14 @@ from typing import Any, NoReturn
 
 import mpishare as ms
 
-_COMMANDS = """\
-commands:
-  info   versions, placement and memory of a job, alone or under mpiexec or srun
-  bench  how fast arrays are shared on this machine or cluster, and a plain verdict
-  plan   the memory that data take on each node, shared and copied, and the lines that ask Slurm for it
-  clean  removes the shared memory that killed jobs of this user left on this host
-  run    mpiexec with the settings that a first job needs
-
-`mpishare COMMAND --help` prints its options.
-"""
+_COMMANDS = {
+    "info": "versions, placement and memory of a job, alone or under mpiexec or srun",
+    "bench": "how fast arrays are shared on this machine or cluster, and a plain verdict",
+    "plan": "the memory that data take on each node, shared and copied, and the lines that ask Slurm for it",
+    "clean": "removes the shared memory that killed jobs of this user left on this host",
+    "run": "mpiexec with the settings that a first job needs",
+}
+"""Each is a module of this folder, which is imported when the command runs."""
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
@@ -51,16 +49,16 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None) -> int:
     """Runs one command, and imports its module alone."""
+    commands = "\n".join(f"  {name:6} {summary}" for name, summary in _COMMANDS.items())
     parser = Parser(
         prog="mpishare",
         usage="mpishare COMMAND [options]",
         description="One copy per node of any array, as a plain NumPy view on every rank of an MPI job.",
-        epilog=_COMMANDS,
+        epilog=f"commands:\n{commands}\n\n`mpishare COMMAND --help` prints its options.\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"mpishare {ms.__version__}")
-    names = ["info", "bench", "plan", "clean", "run", "help"]
-    parser.add_argument("command", metavar="COMMAND", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("command", metavar="COMMAND", choices=[*_COMMANDS, "help"], help=argparse.SUPPRESS)
     parser.add_argument("options", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     if not (sys.argv[1:] if argv is None else argv):
         parser.error(f"no command\n\n{parser.format_help()}")
