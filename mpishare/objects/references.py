@@ -40,6 +40,7 @@
 
 from __future__ import annotations
 
+import pickle
 from copyreg import _slotnames  # type: ignore[attr-defined]
 from dataclasses import dataclass
 from functools import partial
@@ -153,8 +154,11 @@ def pickle_referring(
     parts = [_part_of(array, excluded) for array in pickled.arrays]
     if not numbers and tuple not in map(type, parts):
         return pickled, []
-    referring = Referring(bytes(pickled.skeleton), parts, list(numbers))
-    return pickle_object(referring), referring.names
+    arrays = [part for part in parts if type(part) is not tuple]
+    # A buffer in the place of each of these, writable so that pickle puts the array itself there, and no view of it.
+    places = [part if type(part) is tuple else pickle.PickleBuffer(bytearray()) for part in parts]
+    referring = Referring(bytes(pickled.skeleton), places, list(numbers))
+    return PickledObject(pickle.dumps(referring, protocol=5, buffer_callback=lambda _: None), arrays), referring.names
 
 
 def segment_to_name(array: NDArray[Any]) -> Segment | None:
