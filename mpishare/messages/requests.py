@@ -430,13 +430,13 @@ def _receive_chunks(context: Context, head: Head, out: NDArray[Any] | None) -> A
         return end.value
 
 
-def send_object(context: Context, pickled: PickledObject, dest: int, tag: int) -> None:
+def send_object(context: Context, content: PickledObject | NDArray[Any], dest: int, tag: int) -> None:
     """Sends an object of the library's own to `receive_object` on rank `dest`, with a tag of `comm.in_flight`."""
-    SendRequest(context, encode(context, pickled), dest, tag, head_comm=context.data_comm).wait()
+    SendRequest(context, encode(context, content), dest, tag, head_comm=context.data_comm).wait()
 
 
 def receive_object(context: Context, source: int, tag: int) -> Any:
-    """Receives what `send_object` sends, and unpickles it."""
+    """Receives what `send_object` sends, and unpickles what is not an array."""
     return ReceiveRequest(context, source, tag, head_comm=context.data_comm).wait()
 
 

@@ -10,6 +10,8 @@ from logging import getLogger
 from queue import LifoQueue
 from typing import Any
 
+import numpy as np
+
 from mpishare.comm.alone import alone
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import Tag
@@ -116,10 +118,10 @@ class Dispatcher:
 
 
 def send_command(context: Context, pool: int, command: Any, *workers: int) -> None:
-    """On the root: tells workers of the pool with number `pool` what to do; a call is its number and the call."""
-    pickled = pickle_object((pool, command))
+    """On the root: tells workers of the pool with number `pool` what to do: a number, or the number and call of one."""
+    content = np.array([pool, command]) if isinstance(command, int) else pickle_object((pool, command))
     for rank in workers:
-        send_object(context, pickled, rank, Tag.POOL_COMMAND)
+        send_object(context, content, rank, Tag.POOL_COMMAND)
 
 
 def next_command(context: Context, root: int, pool: int) -> Any:
@@ -136,19 +138,19 @@ def next_command(context: Context, root: int, pool: int) -> Any:
             return command
 
 
-def serve_call(context: Context, root: int, number: int, call: PickledObject, kept: Any) -> Any:
+def serve_call(context: Context, root: int, command: tuple[int, PickledObject], kept: Any) -> Any:
     """On a worker: makes a call, and sends what it returns, or its error.
 
     Args:
         context: Of the communicator.
         root: The rank that has sent the call.
-        number: Number of the call, or of its first item.
-        call: The function, None for the last one, and its arguments.
+        command: Number of the call, or of its first item; the function, None for the last one, and its arguments.
         kept: The function of the last call.
 
     Returns:
         The function, to be kept.
     """
+    number, call = command
     try:
         content, answer = resolved(unpickle_object(call)), pickle_object(None)
         if content is not None:

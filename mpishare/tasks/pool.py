@@ -26,7 +26,7 @@ from mpishare.tasks.errors import IN_TASK, task_error
 from mpishare.tasks.executor import TaskExecutor
 from mpishare.tasks.map import Job, run_map
 
-_MAP, _CLOSE = "map", "close"
+_MAP, _CLOSE = range(2)
 """Commands to the workers. Any other is a call."""
 
 
@@ -159,11 +159,10 @@ class Pool(TaskExecutor):
         kept = None
         while self._is_open:
             command = next_command(self._context, self._root, self._number)
-            if command == _CLOSE:
+            if isinstance(command, tuple):
+                kept = serve_call(self._context, self._root, command, kept)
+            elif command == _CLOSE:
                 self._is_open = False
-            elif command != _MAP:
-                number, call = command
-                kept = serve_call(self._context, self._root, number, call, kept)
             else:
                 try:
                     self._run(Job())
