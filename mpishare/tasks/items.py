@@ -14,7 +14,6 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -215,7 +214,7 @@ class RankResults:
     """
 
     def __init__(self) -> None:
-        self.bounds = array("q")
+        self.bounds: list[int] = []
         self.values: list[Any] = []
 
     def add(self, chunk: range, values: list[Any]) -> None:
@@ -301,7 +300,7 @@ def gather_results(
     return gathered if is_root else None
 
 
-def _place(gathered: list[Any], bounds: array[int], values: Values) -> None:
+def _place(gathered: list[Any], bounds: list[int], values: Values) -> None:
     """Puts the results of one rank at the places of their items."""
     rest = iter(values)
     for start, stop in zip(bounds[::2], bounds[1::2], strict=True):

@@ -134,7 +134,7 @@ def run_map(call: collective, job: Job, root: int, gather: str = "root", compare
         raise SpecError(f"{text} Pass a function on that rank.")
     if is_root and job.progress:
         check_tqdm()
-    batches = Batches(job.items if is_root else (), topology.comm)
+    batches = Batches(job.items if is_root else range(0), topology.comm)
     batch = batches.next()
     call.agree(compared)
     # A task of one rank may map on the same communicator, while tasks of the outer map are left.
@@ -167,10 +167,10 @@ class _Run:
         is_root = topology.rank == self._root
         while not is_last:
             self._scheduler.reset(self._root, len(batch[1]))
-            given = (*batch, None if self._first else job._replace(items=None))
+            given = (*batch, None if self._first else (job.func, None, *job[2:]))
             is_last, items, sent = share(given if is_root else None, root=self._root, comm=topology.comm)
-            if self._first == 0:
-                job = sent if sent is not None and not is_root else job
+            if sent is not None:
+                job = job if is_root else Job(*sent)
                 self._initialize(job)
             if n_items := len(items):
                 results += self._gathered(n_items, self._run(job, items))
