@@ -47,9 +47,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mpishare.comm import mpi
 from mpishare.comm.callsite import call_site
 from mpishare.comm.requests import this_thread
@@ -200,14 +197,6 @@ class Deferred:
         if self.error is not None:
             vars(self.error).setdefault("known_to", _DEFERRED)
             raise self.error
-
-
-def any_rank(comm: CollectiveComm, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Element-wise OR of `flags`, shape (n,), over all ranks. Collective over `comm`."""
-    agreement = agree(comm)
-    agreement.payload = np.packbits(flags).tobytes().ljust(PAYLOAD_BYTES, b"\0")
-    agreement.exchange()
-    return np.unpackbits(np.frombuffer(agreement.payload, np.uint8), count=flags.size).view(np.bool_)
 
 
 @lru_cache(maxsize=256)

@@ -56,7 +56,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from mpishare.arrays.slices import LINE_BYTES, round_up
-from mpishare.comm.agreement import any_rank
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.context import Context
 from mpishare.errors import BackendError
 from mpishare.host import memory as host_memory
@@ -299,18 +299,24 @@ class SlotPool:
         held = {
             slot.number: slot for slot in fitting if idle.pop(slot, slot) is None and slots.get(slot.number) is slot
         }
-        is_used, is_gone = np.ones(self._count, np.bool_), np.zeros(self._count, np.bool_)
-        is_used[list(held)] = False
-        is_gone[list(self._gone)] = True
-        total = sum(pool.slab_bytes for pool in pools())
-        is_full = self.slot_bytes is not None and total + self.wanted_bytes() > self.limit
+        is_used, is_gone = bytearray(b"\1" * self._count), bytearray(self._count)
+        for number in held:
+            is_used[number] = 0
+        for number in list(self._gone):
+            is_gone[number] = 1
+        is_full = False
+        if self.slot_bytes is not None:
+            is_full = sum(pool.slab_bytes for pool in pools()) + self.wanted_bytes() > self.limit
+        agreement = agree(context.collective_comm)
+        agreement.payload = b"".join((is_used, is_gone, bytes([is_full]))).ljust(PAYLOAD_BYTES, b"\0")
         try:
-            told = any_rank(context.collective_comm, np.concatenate([[is_full], is_used, is_gone]))
-            self.may_grow = not told[0]
-            free = [held.pop(number) for number in np.flatnonzero(~told[1 : 1 + self._count]).tolist()]
+            agreement.exchange()
+            told = agreement.payload
+            free = [held.pop(number) for number in sorted(held) if not told[number]]
         finally:
             self._make_idle(held.values())
-        for number in np.flatnonzero(told[1 + self._count :]).tolist():
+        self.may_grow = not told[2 * self._count]
+        for number in np.flatnonzero(np.frombuffer(told, np.bool_, self._count, self._count)).tolist():
             self._drop(number)
         return free
 
