@@ -63,10 +63,10 @@ def overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
 def copy_bytes(target: NDArray[Any], source: NDArray[Any]) -> None:
     """Copies every byte of each item, padding included, between arrays of one dtype and shape and any strides."""
     if is_native_number(target.dtype):  # NumPy copies padding of these, as in 'g', too
-        np.copyto(target, source)
+        target[...] = source
     elif target.nbytes:
         item = np.dtype((np.void, target.dtype.itemsize))
-        np.copyto(target.view(item), source.view(item))
+        target.view(item)[...] = source.view(item)
 
 
 def copy_by_threads(target: Block, source: Block, count: int, cores: Collection[int]) -> None:

@@ -72,7 +72,10 @@ def operation_of(op: mpi.Op | np.ufunc | str) -> Operation:
         ArgumentError: `op` is not an operation, or not one on arrays of numbers.
     """
     key = op.handle if isinstance(op, mpi.Op) else op.lower() if isinstance(op, str) else op
-    known = _known_operations().get(key) if isinstance(key, Hashable) else None
+    try:
+        known = _known_operations().get(key)
+    except TypeError:  # it cannot be hashed
+        known = None
     if known is None:
         names = ", ".join(name for name in _known_operations() if isinstance(name, str))
         raise ArgumentError(
