@@ -100,11 +100,6 @@ class InFlight:
             self.wait_until(len(self._requests) - number - 1, status)
             yield buffer[: status.count]
 
-    def advance(self) -> None:
-        """Lets MPI go on with the messages, between parts of other work."""
-        if self._requests:
-            self._requests[-1].Test()
-
     def wait_until(self, count: int, status: mpi.Status | None = None) -> None:
         """Waits for the oldest, until no more than `count` messages are left. `status` is filled in for the last."""
         while len(self._requests) - self._ended > count:

@@ -26,9 +26,6 @@ no longer counts, and fast links take fewer messages."""
 _CHUNKS_PER_NODE = 4
 """A chain needs this many chunks for each of its nodes: then the time to fill and empty it is a small part."""
 
-_COPY_BYTES = 256 << 10
-"""The root copies this many bytes before it lets MPI continue: they fit in a cache."""
-
 
 def is_chain(context: Context, nbytes: int) -> bool:
     """Whether bytes travel along a chain of the nodes, chunk by chunk; else by one MPI_Bcast of the leaders.
@@ -59,13 +56,7 @@ def chain(placement: Placement, root: int) -> tuple[int, ...]:
     return (root, *(placement.leader((first + step) % count) for step in range(1, count)))
 
 
-def broadcast(
-    context: Context,
-    root: int,
-    block: Block,
-    chunk_of: Callable[[slice], Block] | None = None,
-    after_send: Callable[[slice], None] | None = None,
-) -> None:
+def broadcast(context: Context, root: int, block: Block, chunk_of: Callable[[slice], Block] | None = None) -> None:
     """Brings bytes from the node of `root` to the leader of each other node, straight into its `block`.
 
     Args:
@@ -74,7 +65,6 @@ def broadcast(
         block: The bytes on this node, of the same length on all nodes.
         chunk_of: On `root`, called for each chunk before it leaves, in order: the bytes to send. When None, they are in
             `block`.
-        after_send: On `root`, along a chain, called for the parts of each chunk once the chunk begins to leave.
 
     Collective:
         Over `root` and the leaders. On other ranks it returns at once.
@@ -86,24 +76,17 @@ def broadcast(
             for part in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES):
                 context.leader_comm.bcast(block[part], context.topology.node_of(root))
     elif context.topology.rank == root:
-        _send(context, block, chunk_of or block.__getitem__, after_send)
+        _send(context, block, chunk_of or block.__getitem__)
     elif context.topology.is_leader and context.topology.node != context.topology.node_of(root):
         _receive_and_send(context, root, block)
 
 
-def _send(
-    context: Context, block: Block, chunk_of: Callable[[slice], Block], after_send: Callable[[slice], None] | None
-) -> None:
+def _send(context: Context, block: Block, chunk_of: Callable[[slice], Block]) -> None:
     """Sends the chunks on the root, the first of the chain."""
     following = chain(context.topology.placement, context.topology.rank)[1]
-    chunks = _chunks(context, block.nbytes)
     with InFlight(context.collective_comm, Tag.CHUNK) as sending:
-        for chunk in chunks:
+        for chunk in _chunks(context, block.nbytes):
             sending.send(chunk_of(chunk), following)
-            if after_send is not None:
-                for part in slices.chunks(chunk.stop - chunk.start, _COPY_BYTES):
-                    after_send(slice(chunk.start + part.start, chunk.start + part.stop))
-                    sending.advance()
             sending.wait_until(MAX_IN_FLIGHT)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -94,18 +93,18 @@ def replicate(context: Context, root: int, block: Block, is_shared: bool, source
     if sends_chunks:
         if contiguous is None:
             broadcast(context, root, block)
-        else:  # the root fills its own node while MPI sends
-            broadcast(context, root, block, contiguous.__getitem__, functools.partial(_copy, block, contiguous))
+        else:
+
+            def filled(chunk: slice) -> Block:  # while MPI sends those before
+                block[chunk] = contiguous[chunk]
+                return block[chunk]
+
+            broadcast(context, root, block, filled)
     else:
         _send_when_written(context, root, block, is_shared)
     if not is_shared:
         broadcast_in_node(context, root, block)
     deferred.raise_first()
-
-
-def _copy(target: Block, source: Block, part: slice) -> None:
-    """Copies one part."""
-    target[part] = source[part]
 
 
 def _write(context: Context, block: Block, source: ByteSource) -> None:
