@@ -93,14 +93,14 @@ class Mapping:
         return cls.of_file(-1, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
 
     @classmethod
-    def of_file(cls, descriptor: int, nbytes: int, *, flags: int = mmap.MAP_SHARED) -> Mapping:
-        """The first `nbytes` of an open file, which may be closed afterwards.
+    def of_file(cls, descriptor: int, nbytes: int, offset: int = 0, *, flags: int = mmap.MAP_SHARED) -> Mapping:
+        """The `nbytes` of an open file from `offset` on, a whole number of pages. It may be closed afterwards.
 
         Raises:
             OSError: The file cannot be mapped, or the kernel allows no more maps.
         """
-        make = partial(pages.map_file, length=nbytes, flags=flags, descriptor=descriptor)
-        start = _map_aligned(nbytes, 0, make)
+        make = partial(pages.map_file, length=nbytes, flags=flags, descriptor=descriptor, offset=offset)
+        start = _map_aligned(nbytes, offset, make)
         return cls(start, start, nbytes)
 
     @classmethod
@@ -193,21 +193,16 @@ class Mapping:
 
     def copy_on_write(self, offset: int = 0) -> Mapping | None:
         """A private map of the same pages, in which the bytes begin `offset` later; None if their file is closed."""
-        file = self._own_file or _kept.get(self._start)
-        if file is None:
+        found = self.file(self._start)
+        if found is None:
             return None
-        make = partial(
-            pages.map_file,
-            length=self._length,
-            flags=mmap.MAP_PRIVATE,
-            descriptor=file.descriptor,
-            offset=self._file_offset,
-        )
+        file, file_offset = found
         try:
-            start = _map_aligned(self._length, self._file_offset, make)
+            copy = self.of_file(file.descriptor, self._length, file_offset, flags=mmap.MAP_PRIVATE)
         except OSError:  # there are too many maps
             return None
-        return Mapping(start + self.address - self._start + offset, start, self._length)
+        copy.address += self.address - self._start + offset
+        return copy
 
     def reserve(self, area: slice, ranks: int = 1, rank: int = 0) -> None:
         """Allocates pages for writing, so that a missing page is an error of this call, not SIGBUS at a later access.
@@ -226,12 +221,14 @@ class Mapping:
         for part in pages.dealt(area, ranks, rank):
             if part.stop <= part.start:
                 continue
-            if kept is None:
-                error = pages.populate((self.address + part.start) & -mmap.PAGESIZE, self.address + part.stop)
-            else:
-                error = pages.allocate(kept[0].descriptor, kept[1] + part.start, part.stop - part.start)
-            if error:
-                raise MemoryError(f"no pages for {part.stop - part.start:,} bytes: {os.strerror(error)}")
+            length = part.stop - part.start
+            try:
+                if kept is None:
+                    pages.populate((self.address + part.start) & -mmap.PAGESIZE, self.address + part.stop)
+                else:
+                    os.posix_fallocate(kept[0].descriptor, kept[1] + part.start, length)
+            except OSError as error:
+                raise MemoryError(f"no pages for {length:,} bytes: {error.strerror}") from error
 
 
 def _unmap(start: int, length: int) -> None:

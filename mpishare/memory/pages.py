@@ -12,7 +12,8 @@ import ctypes
 import mmap
 import os
 import re
-from errno import EINVAL, ENOMEM, ENOSPC, ENOSYS
+from contextlib import suppress
+from errno import EINVAL, ENOSYS
 from functools import cache
 
 from mpishare.arrays.slices import byte_slice, round_up
@@ -44,9 +45,10 @@ _libc.mmap.restype = _address
 _libc.mmap.argtypes = [_address, _size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.syscall.restype = ctypes.c_long
 _libc.syscall.argtypes = [ctypes.c_long, _address, _size, _size, ctypes.c_int, _address]
-_libc.mmap.errcheck = _libc.syscall.errcheck = _libc.mprotect.errcheck = _checked  # type: ignore[assignment]
 _libc.munmap.argtypes = [_address, _size]
 _libc.mprotect.argtypes = _libc.madvise.argtypes = [_address, _size, ctypes.c_int]
+for _call in (_libc.mmap, _libc.syscall, _libc.mprotect, _libc.madvise):
+    _call.errcheck = _checked  # type: ignore[assignment]
 
 munmap = _libc.munmap
 """A plain function, which a finalizer can call until the very end of the process."""
@@ -93,53 +95,41 @@ def mremap_copy(start: int, length: int, target: int | None) -> int:
     return int(_libc.syscall(number, start, 0, length, flags, target))
 
 
-def _madvise(start: int, length: int, advice: int) -> int:
-    """Advises the kernel on pages; returns the error number, 0 for success."""
-    return ctypes.get_errno() if _libc.madvise(start, length, advice) else 0
-
-
 @cache
 def can_populate() -> bool:
     """Whether the kernel can allocate pages without an access, which may be SIGBUS: not before 5.14, nor gVisor's."""
     page = map_file(None, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
-    error = _madvise(page, mmap.PAGESIZE, _MADV_POPULATE_WRITE)
-    munmap(page, mmap.PAGESIZE)
-    return error != EINVAL
+    try:
+        _libc.madvise(page, mmap.PAGESIZE, _MADV_POPULATE_WRITE)
+    except OSError as error:
+        return error.errno != EINVAL
+    finally:
+        munmap(page, mmap.PAGESIZE)
+    return True
 
 
-def populate(start: int, stop: int) -> int:
+def populate(start: int, stop: int) -> None:
     """Allocates the shared pages from `start` to `stop`, huge ones as far as whole ones fit, and as the kernel can.
 
     Each huge page needs one small page first. Pages stay small where the kernel is older than 6.1, the map does not
     begin as `reserve_addresses` requires, or no huge page is free. Nothing is done where the kernel cannot populate.
 
-    Returns:
-        The error number, 0 for success.
+    Raises:
+        OSError: The file system or the machine has no page left.
 
     Source:
         madvise(2), MADV_POPULATE_WRITE, and MADV_COLLAPSE: "performs a best-effort synchronous collapse of the native
         pages mapped by the memory range into Transparent Huge Pages"; at least one page of each must be there.
     """
     if not can_populate():
-        return 0
+        return
     first, last = round_up(start, huge_bytes()), stop // huge_bytes() * huge_bytes()
     for address in range(first, last, huge_bytes()):
-        if error := _madvise(address, mmap.PAGESIZE, _MADV_POPULATE_WRITE):
-            return error
+        _libc.madvise(address, mmap.PAGESIZE, _MADV_POPULATE_WRITE)
     if first < last:
-        _madvise(first, last - first, MADV_COLLAPSE)
-    return _madvise(start, stop - start, _MADV_POPULATE_WRITE)
-
-
-def allocate(descriptor: int, offset: int, length: int) -> int:
-    """Allocates `length` bytes of a file on any kernel; returns the error number, 0 for success."""
-    try:
-        os.posix_fallocate(descriptor, offset, length)
-    except OSError as error:
-        if error.errno not in (ENOMEM, ENOSPC):
-            raise
-        return error.errno
-    return 0
+        with suppress(OSError):  # pages stay small
+            _libc.madvise(first, last - first, MADV_COLLAPSE)
+    _libc.madvise(start, stop - start, _MADV_POPULATE_WRITE)
 
 
 @cache
