@@ -151,21 +151,6 @@ class Agreement:
             raise
 
 
-class JointAgreement(Agreement):
-    """An agreement after a block in which the ranks meet in a collective of MPI, such as one that makes a window.
-
-    The others may be in it when an exception from outside comes to this rank before it is: it must not reach theirs
-    with an Allreduce.
-    """
-
-    __slots__ = ()
-
-    def __enter__(self) -> JointAgreement:
-        super().__enter__()
-        this_thread.begun += 1
-        return self
-
-
 def agree(comm: CollectiveComm) -> Agreement:
     """A block of local work that may fail on any rank of `comm`; see `Agreement`."""
     return Agreement(comm)

@@ -10,16 +10,7 @@ from typing import NamedTuple
 
 from mpishare.arrays.slices import PAGE_BYTES
 from mpishare.comm import callsite
-from mpishare.comm.agreement import (
-    PAYLOAD_BYTES,
-    Agreement,
-    Deferred,
-    JointAgreement,
-    Severity,
-    agree,
-    is_from_outside,
-    severity_of,
-)
+from mpishare.comm.agreement import PAYLOAD_BYTES, Deferred, Severity, agree, is_from_outside, severity_of
 from mpishare.comm.context import Context
 from mpishare.comm.requests import this_thread
 from mpishare.config import format_bytes
@@ -274,9 +265,11 @@ def _allocate(backend: Backend, context: Context, nbytes: int, writable: bool) -
             raise BackendError("each rank would write to a copy of its own, and the others would not see it")
         agreement.payload = ((1 << backend.check(context, nbytes)) - 1).to_bytes(PAYLOAD_BYTES, "little")
     steps = int.from_bytes(agreement.payload, "little").bit_length()  # the most that a rank has counted
-    joint = JointAgreement if backend is WINDOW else Agreement
-    with joint(comm), kernel_errors(backend.title, topology.host, nbytes):
-        memory = backend.allocate(context, nbytes)
+    with agree(comm):
+        if backend is WINDOW:  # the others may be in MPI's call when an exception from outside comes before it here
+            this_thread.begun += 1
+        with kernel_errors(backend.title, topology.host, nbytes):
+            memory = backend.allocate(context, nbytes)
     ranks, rank = (topology.node_size, topology.node_rank) if backend.is_shared else (1, 0)
     for step in range(steps):
         if step:
