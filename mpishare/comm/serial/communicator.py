@@ -33,10 +33,6 @@ def Query_thread() -> int:
     return values.THREAD_MULTIPLE
 
 
-class Win:
-    """Windows, which only MPI makes."""
-
-
 @dataclass
 class Group:
     """The one rank, or no rank."""

@@ -95,8 +95,8 @@ class Request:
         """Fills in `status`."""
         if status is not None:
             tag = _ANY if self.is_cancelled else self.tag
-            known = Status(source=self.source, tag=tag, count=self.data.size, cancelled=self.is_cancelled)
-            status.take(known)
+            status.source, status.tag = self.source, tag
+            status.count, status.cancelled = self.data.size, self.is_cancelled
 
     def get_status(self, status: Status | None = None) -> bool:
         """Whether it has ended. It stays as it is."""

@@ -178,10 +178,6 @@ class Status:
     count: int = 0
     cancelled: bool = False
 
-    def take(self, status: Status) -> None:
-        """Becomes equal to `status`."""
-        vars(self).update(vars(status))
-
     Get_source, Get_tag, Get_error = getter("source"), getter("tag"), getter("error")
     Is_cancelled = getter("cancelled")
 
@@ -199,14 +195,13 @@ class Status:
 class Op:
     """An operation. Its result over one rank is what that rank gave."""
 
-    def __init__(self, *, is_commutative: bool = True, is_predefined: bool = True) -> None:
+    def __init__(self) -> None:
         self.handle = next(handles)
-        self.is_commutative, self.is_predefined = is_commutative, is_predefined
 
     @staticmethod
     def Create(function: Callable[..., Any], commute: bool = False) -> Op:  # noqa: ARG004
         """An operation of the program's own, as mpi4py calls it."""
-        return Op(is_commutative=commute, is_predefined=False)
+        return Op()
 
     def Free(self) -> None:
         """Does nothing."""
