@@ -193,7 +193,7 @@ def info(*, probe: bool = False, comm: mpi.Comm | None = None) -> Info:
     context = context_of(comm)
     topology = context.topology
     others = map(NodeInfo, topology.hosts, topology.placement.nodes)
-    own = NodeInfo(topology.host, topology.ranks_of(topology.node), Machine.probe(), context.mpi_nodes)
+    own = NodeInfo(topology.host, topology.ranks_of(topology.node), Machine(), context.mpi_nodes)
     return _info(context, (own if number == topology.node else node for number, node in enumerate(others)))
 
 
@@ -207,7 +207,7 @@ def _probed(comm: mpi.Comm | None) -> Info:
     with collective("info", comm) as call:
         context, topology = call.context, call.context.topology
         check_backend(None, context)
-        machine = Machine.probe()
+        machine = Machine()
         folder = context.config.window_dir or SHM_DIR
         # Two ranks that try one file at the same time each find it in use, so one rank of a node looks.
         leftovers = unused_files(folder) if topology.is_leader else ()

@@ -7,7 +7,7 @@ import os
 import platform
 import resource
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
 MADV_COLLAPSE = 25  # since Linux 6.1; from the kernel's uapi/asm-generic/mman-common.h
 _PROC = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
-
+_DOMAINS = Path("/sys/devices/system/node")
 
 _NO_LIMIT_BYTES = 1 << 60
 """Version 1 of control groups reports a number near 2**63 where there is no limit."""
@@ -141,54 +141,6 @@ def _mapped_bytes() -> int:
     return int((text_of("/proc/self/statm") or "0").split()[0]) * resource.getpagesize()
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The facts about one host that decide how arrays are shared on it.
-
-    Attributes:
-        kernel: Release of the running kernel.
-        cores: Cores that this process may run on.
-        host_cores: Cores of the host.
-        page_bytes: Size of a page.
-        shm: Space of /dev/shm; None if the host has none.
-        huge_pages: The kernel's policy for transparent huge pages in private memory: always, madvise or never.
-        shm_huge_pages: The same for shared memory.
-        merges_pages: Whether the kernel merges small pages into huge ones on demand, whatever its policy is.
-        memory_bytes: Physical memory.
-        memory_domains: How many domains (NUMA nodes) it has.
-        memory_limit: The smallest limit of the memory cgroups above this process, None if there is none.
-    """
-
-    kernel: str
-    cores: int
-    host_cores: int
-    page_bytes: int
-    shm: Room | None
-    huge_pages: str
-    shm_huge_pages: str
-    merges_pages: bool
-    memory_bytes: int
-    memory_domains: int
-    memory_limit: int | None
-
-    @classmethod
-    def probe(cls) -> Machine:
-        """The facts about this host."""
-        return cls(
-            kernel=platform.release(),
-            cores=len(own_cores()),
-            host_cores=os.cpu_count() or 1,
-            page_bytes=os.sysconf("SC_PAGE_SIZE"),
-            shm=room(SHM_DIR),
-            huge_pages=_selected(f"{_HUGE_PAGES}/enabled"),
-            shm_huge_pages=_selected(f"{_HUGE_PAGES}/shmem_enabled"),
-            merges_pages=_merges_pages(),
-            memory_bytes=_physical_bytes(),
-            memory_domains=len([*Path("/sys/devices/system/node").glob("node[0-9]*")]) or 1,
-            memory_limit=memory_limit(),
-        )
-
-
 def own_cores() -> frozenset[int]:
     """The cores that this process may run on: all of them where the system has no affinity, as macOS."""
     if hasattr(os, "sched_getaffinity"):
@@ -210,3 +162,34 @@ def _selected(file: str) -> str:
     """The word in brackets of a sysfs file such as 'always [madvise] never'; "unknown" without one."""
     _, bracket, rest = text_of(file).partition("[")
     return rest.partition("]")[0] if bracket else "unknown"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts about one host that decide how arrays are shared on it. A new object has those of this host.
+
+    Attributes:
+        kernel: Release of the running kernel.
+        cores: Cores that this process may run on.
+        host_cores: Cores of the host.
+        page_bytes: Size of a page.
+        shm: Space of /dev/shm; None if the host has none.
+        huge_pages: The kernel's policy for transparent huge pages in private memory: always, madvise or never.
+        shm_huge_pages: The same for shared memory.
+        merges_pages: Whether the kernel merges small pages into huge ones on demand, whatever its policy is.
+        memory_bytes: Physical memory.
+        memory_domains: How many domains (NUMA nodes) it has.
+        memory_limit: The smallest limit of the memory cgroups above this process, None if there is none.
+    """
+
+    kernel: str = field(default_factory=platform.release)
+    cores: int = field(default_factory=lambda: len(own_cores()))
+    host_cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    page_bytes: int = mmap.PAGESIZE
+    shm: Room | None = field(default_factory=lambda: room(SHM_DIR))
+    huge_pages: str = field(default_factory=lambda: _selected(f"{_HUGE_PAGES}/enabled"))
+    shm_huge_pages: str = field(default_factory=lambda: _selected(f"{_HUGE_PAGES}/shmem_enabled"))
+    merges_pages: bool = field(default_factory=_merges_pages)
+    memory_bytes: int = field(default_factory=_physical_bytes)
+    memory_domains: int = field(default_factory=lambda: len([*_DOMAINS.glob("node[0-9]*")]) or 1)
+    memory_limit: int | None = field(default_factory=memory_limit)

@@ -14,7 +14,7 @@ from mpishare.host.memory import Machine, memory_bytes, memory_limit, memory_roo
 
 
 def test_the_facts_are_those_of_this_host():
-    machine = Machine.probe()
+    machine = Machine()
     assert (machine.kernel, machine.page_bytes) == (platform.release(), os.sysconf("SC_PAGE_SIZE"))
     assert 1 <= machine.cores <= (os.cpu_count() or 1)
     assert (machine.shm is not None) == Path("/dev/shm").is_dir()
