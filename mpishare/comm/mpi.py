@@ -86,10 +86,9 @@ def refuse_children_of_ranks() -> None:
 
 def communicator(comm: Comm | None) -> Comm:  # noqa: F405
     """The communicator that a public call was given: MPI_COMM_WORLD for None, MPI_COMM_SELF for `SELF`."""
-    if comm is None or comm is SELF:
-        module = _module()
-        return module.COMM_WORLD if comm is None else module.COMM_SELF  # type: ignore[no-any-return]
-    return comm
+    if comm is None:
+        return _module().COMM_WORLD  # type: ignore[no-any-return]
+    return _module().COMM_SELF if comm is SELF else comm
 
 
 def ranks_in(comm: Intracomm, other: Intracomm) -> list[int]:  # noqa: F405

@@ -48,7 +48,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import count
 from weakref import WeakValueDictionary, ref
@@ -314,7 +314,7 @@ class SlotPool:
             told = agreement.payload
             free = [held.pop(number) for number in sorted(held) if not told[number]]
         finally:
-            self._make_idle(held.values())
+            idle.update(dict.fromkeys(held.values()))
         self.may_grow = not told[2 * self._count]
         for number in np.flatnonzero(np.frombuffer(told, np.bool_, self._count, self._count)).tolist():
             self._drop(number)
@@ -328,7 +328,7 @@ class SlotPool:
         """
         found = self.find_free(context, nbytes) if self.n_known else []
         taken = min(found, key=lambda slot: slot.nbytes, default=None)
-        self._make_idle([slot for slot in found if slot is not taken])
+        self.idle.update(dict.fromkeys(slot for slot in found if slot is not taken))
         return taken
 
     def has(self, slot: Slot) -> bool:
@@ -340,9 +340,6 @@ class SlotPool:
         if self.has(slot):
             self._gone[slot.number] = None
             self._slots.pop(slot.number, None)
-
-    def _make_idle(self, slots: Iterable[Slot]) -> None:
-        self.idle.update(dict.fromkeys(slots))
 
     def _drop(self, number: int) -> None:
         """Forgets a slot that all ranks know to be gone on one of them."""
