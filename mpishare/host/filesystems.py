@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from errno import EINVAL, ENOSYS
@@ -40,12 +41,10 @@ def room(directory: str) -> Room | None:
     A file system in memory without a limit of its own reports no blocks at all.
     """
     try:
-        status = os.statvfs(directory)
+        total, _, free = shutil.disk_usage(directory)
     except OSError:
         return None
-    if status.f_blocks == 0:
-        return Room(directory, sys.maxsize, sys.maxsize)
-    return Room(directory, status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+    return Room(directory, total, free) if total else Room(directory, sys.maxsize, sys.maxsize)
 
 
 def is_node_local(directory: str, mounts: Path = Path("/proc/self/mountinfo")) -> bool:

@@ -49,7 +49,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import count
 from weakref import WeakValueDictionary, ref
 
@@ -228,7 +228,6 @@ class SlotPool:
         self._count = 0  # of all numbers that ever were
         self._unused: list[int] = []  # numbers of slots that all ranks have dropped
         _pools[id(self)] = self
-        _watch_forks()
 
     @property
     def n_known(self) -> int:
@@ -398,13 +397,10 @@ def _trim(limit: int) -> None:
             total -= slot.nbytes
 
 
-@cache
-def _watch_forks() -> None:
-    """From now on, no other array gets memory that a forked child can see: the child may read it for long."""
-    os.register_at_fork(before=_retire, after_in_parent=_retire)
-
-
 def _retire() -> None:
-    """No other array gets the memory that is in use now."""
+    """No other array gets the memory that is in use now: a forked child can see it, and may read it for long."""
     for _, slot in used_slots():
         slot.retire()
+
+
+os.register_at_fork(before=_retire, after_in_parent=_retire)
