@@ -21,20 +21,19 @@ _CREDENTIALS = struct.Struct("iII")
 """struct ucred of unix(7): a process, its user and its group."""
 
 
-def open_file_of(comm: CollectiveComm, owner: int, descriptor: int) -> int | str:
-    """A descriptor of the file that rank `owner` has open.
+def open_file_of_leader(comm: CollectiveComm, descriptor: int) -> int | str:
+    """A descriptor of the file that rank 0 has open.
 
-    The owner listens at a Unix socket with an abstract name, which is in no folder and gone with the socket. The others
-    connect, the owner sends each the descriptor, and they receive it. The ranks meet between these steps, so that no
+    Rank 0 listens at a Unix socket with an abstract name, which is in no folder and gone with the socket. The others
+    connect, rank 0 sends each the descriptor, and they receive it. The ranks meet between these steps, so that no
     rank waits at a socket.
 
     Args:
         comm: Ranks of one host, or of hosts that must not be taken for one.
-        owner: The rank that has the file.
-        descriptor: Its descriptor there; ignored on the other ranks.
+        descriptor: The file's on rank 0; ignored on the other ranks.
 
     Returns:
-        On `owner` its descriptor, elsewhere a new one of the same file, or in words why this rank can have none. That
+        On rank 0 its descriptor, elsewhere a new one of the same file, or in words why this rank can have none. That
         may differ between ranks, and no rank raises anything. Each descriptor has an open file description of its own:
         else a lock of flock(2) would not keep two ranks apart.
 
@@ -47,15 +46,15 @@ def open_file_of(comm: CollectiveComm, owner: int, descriptor: int) -> int | str
     """
     with ExitStack() as sockets:
         name = os.urandom(_NAME_BYTES)
-        unix = unix_socket(sockets, name, comm.size) if comm.rank == owner else ""
-        name = comm.bcast_obj(b"" if isinstance(unix, str) else name, owner)
-        if comm.rank != owner:
+        unix = unix_socket(sockets, name, comm.size) if comm.rank == 0 else ""
+        name = comm.bcast_obj(b"" if isinstance(unix, str) else name, 0)
+        if comm.rank != 0:
             unix = unix_socket(sockets, name) if name else "the rank that has the file can make no Unix socket"
         comm.barrier()
-        if comm.rank == owner and not isinstance(unix, str):
+        if comm.rank == 0 and not isinstance(unix, str):
             send_to_all(unix, descriptor)
         comm.barrier()
-        if comm.rank == owner:
+        if comm.rank == 0:
             return descriptor
         return unix if isinstance(unix, str) else receive(unix)
 

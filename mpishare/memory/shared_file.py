@@ -12,7 +12,7 @@ from functools import partial
 
 from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.context import Context
-from mpishare.comm.descriptors import open_file_of
+from mpishare.comm.descriptors import open_file_of_leader
 from mpishare.errors import BackendError, CapacityError
 from mpishare.host import filesystems
 from mpishare.host import memory as host_memory
@@ -120,7 +120,7 @@ def open_shared(context: Context, create: Callable[[], OpenFile]) -> OpenFile:
                 file = create()
             except OSError as error:
                 raise BackendError(f"no file for the node can be created: {error.strerror}") from error
-    opened = open_file_of(comm, 0, -1 if file is None else file.descriptor) if comm.size > 1 else ""
+    opened = open_file_of_leader(comm, -1 if file is None else file.descriptor) if comm.size > 1 else ""
     with agree(comm):
         if file is None and isinstance(opened, str):
             raise BackendError(f"the file of the node's leader cannot be shared: {opened}")
