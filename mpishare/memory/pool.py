@@ -358,11 +358,6 @@ def pools() -> list[SlotPool]:
     return [pool for pool in (reference() for reference in _pools.valuerefs()) if pool is not None]
 
 
-def free_idle() -> None:
-    """Gives back all memory of this process that is kept for later arrays, but for slabs. Local."""
-    _trim(0)
-
-
 def _end(lease: ref[object], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """Keeps a slot for a later array, or gives its memory back."""
     slot = None if is_finalizing() else _leases.pop(lease, None)
@@ -382,11 +377,14 @@ def _end(lease: ref[object], is_finalizing: Callable[[], bool] = sys.is_finalizi
     slot.age = next(_ages)
     pool.idle[slot] = None
     is_short = slot.nbytes >= _LEAST_CHECKED_BYTES and host_memory.memory_room().free < pool.limit
-    _trim(0 if is_short else pool.limit)
+    free_idle(0 if is_short else pool.limit)
 
 
-def _trim(limit: int) -> None:
-    """Gives back the memory that is idle for longest, until at most `limit` bytes are kept over all pools."""
+def free_idle(limit: int = 0) -> None:
+    """Gives back the memory that is idle for longest, but for slabs, until at most `limit` bytes are kept. Local.
+
+    They are counted over all pools of this process.
+    """
     idle = [(slot, pool) for pool in pools() if pool.slot_bytes is None for slot in list(pool.idle)]
     total = sum(slot.nbytes for slot, _ in idle)
     for slot, pool in sorted(idle, key=lambda pair: pair[0].age):
