@@ -68,7 +68,7 @@ class CollectiveComm:
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.ranks = ranks or range(comm.size)
-        self._messages, self._ends = (comm, range(comm.size)) if over_all is None else (over_all, self.ranks)
+        self._messages = comm if over_all is None else over_all
 
     def __getattr__(self, name: str) -> Any:
         """For `_allreduce`, at its first use, a collective call of MPI that returns when it has ended.
@@ -98,11 +98,11 @@ class CollectiveComm:
 
     def isend(self, block: Any, rank: int, tag: int) -> mpi.Request:
         """Begins to send, as in mpi4py."""
-        return self._messages.Isend(block, self._ends[rank], tag)
+        return self._messages.Isend(block, self.ranks[rank], tag)
 
     def irecv(self, block: Any, rank: int, tag: int) -> mpi.Request:
         """Begins to receive, as in mpi4py."""
-        return self._messages.Irecv(block, self._ends[rank], tag)
+        return self._messages.Irecv(block, self.ranks[rank], tag)
 
     def allreduce_or(self, data: bytes) -> bytes:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""

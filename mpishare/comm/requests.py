@@ -75,13 +75,13 @@ def wait_for(request: mpi.Request, status: mpi.Status | None = None, excluded: P
 
 
 def run_blocking(function: Callable[..., object], *args: Any) -> None:
-    """Calls what blocks inside MPI; where MPI allows threads, another thread advances what is pending meanwhile.
+    """Calls what blocks inside MPI while operations are pending. Where MPI allows it, a second thread advances them.
 
     A nonblocking collective and a loop would need no thread. But MPI matches no blocking collective with a nonblocking
     one (MPI 3.1, section 5.12), so all ranks would have to use it, at up to twice the time; and only this rank knows
     what is pending here.
     """
-    if not pending or mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+    if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         function(*args)
         return
     has_ended = threading.Event()
