@@ -111,12 +111,11 @@ def read_into(
     reading = _read(context, batches, block, readers, work, streams=streams)
     ready_bytes = 0
 
-    def read_chunk(chunk: slice) -> Block:
+    def read_chunk(chunk: slice) -> None:
         nonlocal ready_bytes
         while ready_bytes < chunk.stop:
             ready_bytes = next(reading)
             bar.show(ready_bytes)
-        return block[chunk]
 
     with closing(reading), Bar(nbytes, "B", is_shown=progress and topology.rank == ROOT) as bar:
         try:

@@ -56,37 +56,39 @@ def chain(placement: Placement, root: int) -> tuple[int, ...]:
     return (root, *(placement.leader((first + step) % count) for step in range(1, count)))
 
 
-def broadcast(context: Context, root: int, block: Block, chunk_of: Callable[[slice], Block] | None = None) -> None:
+def broadcast(context: Context, root: int, block: Block, fill: Callable[[slice], None] | None = None) -> None:
     """Brings bytes from the node of `root` to the leader of each other node, straight into its `block`.
 
     Args:
         context: The context of the communicator.
         root: The rank that has the bytes. Unless `is_chain`, the leader of its node has them in `block`, too.
         block: The bytes on this node, of the same length on all nodes.
-        chunk_of: On `root`, called for each chunk before it leaves, in order: the bytes to send. When None, they are in
-            `block`.
+        fill: On `root`, called for each chunk before it leaves, in order; it brings the chunk into `block`. When None,
+            all bytes are there.
 
     Collective:
         Over `root` and the leaders. On other ranks it returns at once.
     """
     if not is_chain(context, block.nbytes):
-        if chunk_of is not None and context.topology.rank == root:
-            chunk_of(slice(0, block.nbytes))
+        if fill is not None and context.topology.rank == root:
+            fill(slice(0, block.nbytes))
         if context.leader_comm is not None:
             for part in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES):
                 context.leader_comm.bcast(block[part], context.topology.node_of(root))
     elif context.topology.rank == root:
-        _send(context, block, chunk_of or block.__getitem__)
+        _send(context, block, fill)
     elif context.topology.is_leader and context.topology.node != context.topology.node_of(root):
         _receive_and_send(context, root, block)
 
 
-def _send(context: Context, block: Block, chunk_of: Callable[[slice], Block]) -> None:
+def _send(context: Context, block: Block, fill: Callable[[slice], None] | None) -> None:
     """Sends the chunks on the root, the first of the chain."""
     following = chain(context.topology.placement, context.topology.rank)[1]
     with InFlight(context.collective_comm, Tag.CHUNK) as sending:
         for chunk in _chunks(context, block.nbytes):
-            sending.send(chunk_of(chunk), following)
+            if fill is not None:
+                fill(chunk)
+            sending.send(block[chunk], following)
             sending.wait_until(MAX_IN_FLIGHT)
 
 

@@ -95,11 +95,10 @@ def replicate(context: Context, root: int, block: Block, is_shared: bool, source
             broadcast(context, root, block)
         else:
 
-            def filled(chunk: slice) -> Block:  # while MPI sends those before
+            def copy(chunk: slice) -> None:  # while MPI sends those before
                 block[chunk] = contiguous[chunk]
-                return block[chunk]
 
-            broadcast(context, root, block, filled)
+            broadcast(context, root, block, copy)
     else:
         _send_when_written(context, root, block, is_shared)
     if not is_shared:
