@@ -147,7 +147,7 @@ class FitsFile(LibraryFile):
         return values
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """See `Reader`."""
+        """See `FormatReader`."""
         with self._errors(stored.name):
             super().read(stored, ranges, out)
 

@@ -1,53 +1,22 @@
-"""The formats of files that can be read: the one Protocol of their readers, and which of them a file has."""
+"""The formats of files that can be read, and which of them a file has."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable
-from typing import Protocol
 
 from mpishare.errors import FileError
 from mpishare.files.fits import FitsFile
 from mpishare.files.hdf5_read import Hdf5File
-from mpishare.files.input_file import InputFile
+from mpishare.files.input_file import FormatReader, InputFile
 from mpishare.files.netcdf import Netcdf3File, NetcdfFile, is_netcdf
 from mpishare.files.npy import NpyFile, NpzFile
 from mpishare.files.safetensors import SafetensorsFile, SafetensorsIndex
-from mpishare.files.stored import Listing, shown_names
-from mpishare.files.tiles import Reader
+from mpishare.files.stored import shown_names
 from mpishare.files.zarr_read import METADATA_FILES, ZarrFile, folder_in_zip
 
 _MAGIC_BYTES = 16
-
-
-class FormatReader(Reader, Protocol):
-    """An open file of one format: it describes the arrays in the file, and reads a tile of one into memory.
-
-    A new format is a class of this Protocol and an entry in `FORMATS`. An array whose bytes lie in a file as in memory
-    has an `offset`: `InputFile.read` reads it. A file that another library opens is a `sliced.LibraryFile`.
-    The `file` closes what the reader has opened: `file.callback`.
-    """
-
-    def listing(self, name: str | None, *, attributes: bool) -> Listing:
-        """Describes the arrays in an object of the file, or the one array of that name.
-
-        Args:
-            name: A dataset or a group; None for the whole file.
-            attributes: Whether to read the attributes as well.
-
-        Raises:
-            FileError: There is no such object, or the file is damaged.
-            SpecError: No array in memory can be as the one in the file.
-            BackendError: A package that reads the format is not installed.
-        """
-
-    def check(self) -> None:
-        """Returns if the file is as it was inspected; every rank calls it last.
-
-        Raises:
-            FileError: It has changed.
-        """
 
 
 def _reader_of_zip(file: InputFile) -> FormatReader:

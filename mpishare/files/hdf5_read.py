@@ -112,13 +112,13 @@ class Hdf5File(LibraryFile):
         return Stored(name, spec, len(shape), layout, offset, *facts, reason, tuple(left_out), target)
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """See `Reader`."""
+        """See `FormatReader`."""
         # The rows of the selection, of which `out` is a part: HDF5 writes there, and leaves the rest alone.
         rows = as_strided(out, (*out.shape[:1], *(row // step for row, step in pairwise(out.strides))))
         self.read_items(stored, ranges, rows)
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
-        """See `tiles.Reader`."""
+        """See `FormatReader`."""
         items = np.zeros([*map(len, ranges)], readable(self.member(str(stored.name)).dtype)[0])
         self.read_items(stored, ranges, items)
         return items

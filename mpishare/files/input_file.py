@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.slices import chunks
 from mpishare.errors import FileError
 from mpishare.files.errors import file_errors
-from mpishare.files.stored import Stored
+from mpishare.files.stored import Listing, Stored
 
 _STAGED_BYTES = 1 << 20
 """Items of a slice with a step are read by one call, with the bytes between them, if all lie within this."""
@@ -168,32 +168,61 @@ class InputFile(ExitStack):
             return read_bytes(self.descriptor, offset, nbytes)
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """Reads items of an array whose bytes lie in the file as they would in memory. See `tiles.Reader`."""
+        """Reads items of an array whose bytes lie in the file as they would in memory. See `FormatReader`."""
         with file_errors(self.path, stored.name):
             read_items(partial(read_exactly, self.file_of(stored).descriptor), stored, ranges, out)
 
 
-class OpenFormat:
-    """An open file of a format whose arrays lie in the file as in memory. Readers of other formats derive from it.
+class FormatReader:
+    """An open file of one format: it describes the arrays in the file, and reads a tile of one into memory.
+
+    A new format is a class derived from this one and an entry in `FORMATS`. An array whose bytes lie in a file as in
+    memory has an `offset`: `InputFile.read` reads it. A file that another library opens is a `sliced.LibraryFile`.
+    The `file` closes what the reader has opened: `file.callback`.
+
+    A format that has strings of any length (`Stored.is_text`) also has `strings(stored, ranges)`: the items as an array
+    with bytes of Python in the place of strings.
 
     Attributes:
-        file: The file.
+        file: The file, which reads the others.
     """
 
     def __init__(self, file: InputFile) -> None:
         self.file = file
 
+    def listing(self, name: str | None, *, attributes: bool) -> Listing:
+        """Describes the arrays in an object of the file, or the one array of that name.
+
+        Args:
+            name: A dataset or a group; None for the whole file.
+            attributes: Whether to read the attributes as well.
+
+        Raises:
+            FileError: There is no such object, or the file is damaged.
+            SpecError: No array in memory can be as the one in the file.
+            BackendError: A package that reads the format is not installed.
+        """
+        raise NotImplementedError
+
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """See `tiles.Reader`."""
+        """Fills `out` with the stored items of these indices along each axis, the slowest axis of the file first.
+
+        Raises:
+            FileError: They cannot be read, or are damaged.
+        """
         self.file.read(stored, ranges, out)
 
     def check(self) -> None:
-        """See `formats.FormatReader`."""
+        """Returns if the file is as it was inspected; every rank calls it last.
+
+        Raises:
+            FileError: It has changed.
+        """
         self.file.check()
 
 
 def read_items(read_at: ReadAt, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-    """Fills `out` with items of an array whose bytes lie as in memory, from its `offset` on; see `tiles.Reader`."""
+    """Fills `out` with items of an array whose bytes lie as in memory, from its `offset` on; see `FormatReader`."""
     assert stored.offset is not None
     along = list(zip(ranges, stored.strides, strict=True))
     offset = stored.offset + sum(indices.start * stride for indices, stride in along)

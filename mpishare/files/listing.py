@@ -14,8 +14,8 @@ import numpy as np
 from mpishare.arrays.region import View, parse_region
 from mpishare.arrays.spec import Spec
 from mpishare.errors import ArgumentError, FileError, checked_path, place_in
-from mpishare.files.formats import FormatReader, reader_of
-from mpishare.files.input_file import InputFile
+from mpishare.files.formats import reader_of
+from mpishare.files.input_file import FormatReader, InputFile
 from mpishare.files.sliced import path_of
 from mpishare.files.stored import Listing, Stored, check_loadable, left_out, listed, names_in, strings_in, with_widths
 from mpishare.files.tiles import Selection, wanted

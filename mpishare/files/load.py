@@ -22,8 +22,8 @@ from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError, checked_integers, checked_path
-from mpishare.files.formats import FormatReader, reader_of
-from mpishare.files.input_file import InputFile
+from mpishare.files.formats import reader_of
+from mpishare.files.input_file import FormatReader, InputFile
 from mpishare.files.listing import checked, checked_dtype, inspect_file, selections
 from mpishare.files.parallel_read import ROOT, map_parts, read_into, read_parts
 from mpishare.files.sliced import CallFile, name_of_call

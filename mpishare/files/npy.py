@@ -18,7 +18,7 @@ from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors
-from mpishare.files.input_file import OpenFormat, read_items
+from mpishare.files.input_file import FormatReader, read_items
 from mpishare.files.stored import Listing, Stored, stored_or_reason
 
 _LENGTHS = {1: struct.Struct("<H"), 2: struct.Struct("<I"), 3: struct.Struct("<I")}
@@ -43,8 +43,8 @@ _INFLATED_BYTES = 1 << 20
 """Inflated at a time: what a rank holds of its own."""
 
 
-class NpyFile(OpenFormat):
-    """A .npy file. It satisfies `FormatReader`."""
+class NpyFile(FormatReader):
+    """A .npy file."""
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The one array.
@@ -66,8 +66,8 @@ class NpyFile(OpenFormat):
         return Listing(file.absolute_path, [Stored(None, spec, len(spec.shape), "npy", offset=start)], 0, {})
 
 
-class NpzFile(OpenFormat):
-    """An archive of .npy files. It satisfies `FormatReader`.
+class NpzFile(FormatReader):
+    """An archive of .npy files.
 
     A stored member is read in place, as a .npy file is, without its checksum. A deflated one is inflated by one rank,
     which compares the checksum if it reads to the end.
@@ -122,7 +122,7 @@ class NpzFile(OpenFormat):
         return replace(array, offset=offset)
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """See `Reader`."""
+        """See `FormatReader`."""
         info = self.members[str(stored.name)]
         with file_errors(self.file.path, stored.name, what="it"), self._archive.open(info) as member:
             _, start = read_header(partial(_read_bytes, member))

@@ -16,7 +16,7 @@ from mpishare.arrays.dtypes import rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
 from mpishare.files.errors import file_errors, reason_of
-from mpishare.files.input_file import InputFile, OpenFormat
+from mpishare.files.input_file import FormatReader, InputFile
 from mpishare.files.stored import Listing, Stored, left_out
 
 _LENGTH = struct.Struct("<Q")
@@ -25,8 +25,8 @@ _OF_ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "flo
 """Dtypes that ml_dtypes has under another name than float8_…."""
 
 
-class SafetensorsFile(OpenFormat):
-    """A safetensors file. It satisfies `FormatReader`."""
+class SafetensorsFile(FormatReader):
+    """A safetensors file."""
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """The arrays of the file, or of all shards. See `FormatReader`.

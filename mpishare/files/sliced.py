@@ -16,7 +16,7 @@ from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.spec import Spec, plain
 from mpishare.errors import ArgumentError, FileError, SpecError
 from mpishare.files.errors import file_errors
-from mpishare.files.input_file import InputFile, OpenFormat
+from mpishare.files.input_file import FormatReader, InputFile
 from mpishare.files.stored import Listing, Stored, Tree, left_out, names_in, shown_names, stored_or_reason
 
 _LARGEST_SHARD_BYTES = 4 << 20
@@ -117,7 +117,7 @@ def read_tile(place: str, stored: Stored, array: Any, ranges: Sequence[range], o
     out.view(stored.dtype)[...] = tile
 
 
-class LibraryFile(OpenFormat):
+class LibraryFile(FormatReader):
     """A file whose members a library opens: those with a `shape` are arrays, read by slices, and the others are groups.
 
     Attributes:
@@ -151,7 +151,7 @@ class LibraryFile(OpenFormat):
         return described(self.file.path, name, array)
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """See `Reader`."""
+        """See `FormatReader`."""
         with file_errors(self.file.path, stored.name, what="it"):
             read_tile(self.file.path, stored, self.member(str(stored.name)), ranges, out)
 
@@ -237,15 +237,15 @@ def path_of(name: str) -> str:
     return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
-class CallFile:
-    """The array that a function of the user returns, in the place of a file. It satisfies `FormatReader`.
+class CallFile(FormatReader):
+    """The array that a function of the user returns, in the place of a file.
 
     Each rank that reads calls the function. Python's lock and many libraries let no two threads read at a time, so one
     thread of each rank reads.
     """
 
     def __init__(self, file: InputFile, call: Callable[[], Any]) -> None:
-        self.file = file
+        super().__init__(file)
         self._call = call
 
     @cached_property
@@ -280,7 +280,7 @@ class CallFile:
             raise FileError(self.file.path, None, f"{reason} Return the same array on all ranks.")
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """See `Reader`."""
+        """See `FormatReader`."""
         read_tile(self.file.path, stored, self.array, ranges, out)
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import Block
 from mpishare.arrays.region import Axis
 from mpishare.arrays.spec import Order, Spec
-from mpishare.files.input_file import InputFile
+from mpishare.files.input_file import FormatReader
 from mpishare.files.stored import Stored, strides_of
 
 _NEAR_BYTES = 256 << 10
@@ -46,26 +46,6 @@ class Tile(NamedTuple):
     first: int
     nbytes: int
     read: Callable[[Block], None]
-
-
-class Reader(Protocol):
-    """An open file of one format, which reads the arrays in it that do not lie there as in memory.
-
-    A format that has strings of any length (`Stored.is_text`) also has `strings(stored, ranges)`: the items as an array
-    with bytes of Python in the place of strings.
-
-    Attributes:
-        file: The file, which reads the others.
-    """
-
-    file: InputFile
-
-    def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """Fills `out` with the stored items of these indices along each axis, the slowest axis of the file first.
-
-        Raises:
-            FileError: They cannot be read, or are damaged.
-        """
 
 
 class Strip(NamedTuple):
@@ -125,7 +105,7 @@ class Selection:
         for strips in _cut(grid, self.stored.itemsize, largest_bytes) if self.spec.nbytes else ():
             yield strips[slowest_first]
 
-    def tiles(self, reader: Reader, largest_bytes: int) -> Iterator[Tile]:
+    def tiles(self, reader: FormatReader, largest_bytes: int) -> Iterator[Tile]:
         """Its tiles, of at most `largest_bytes` or one chunk, in the order of the file."""
         stored = self.stored
         strides = strides_of(self.shape, self._item.itemsize, self.order)

@@ -90,14 +90,14 @@ class ZarrFile(LibraryFile):
         return replace(described(self.file.path, name, items), is_text=is_text)
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
-        """See `Reader`. zarr writes into node memory; else a rank would hold each chunk twice."""
+        """See `FormatReader`. zarr writes into node memory; else a rank would hold each chunk twice."""
         index = index_of(ranges)
         with file_errors(self.file.path, stored.name, what=shown_tile(index)):
             array = self.member(str(stored.name))
             array.get_basic_selection(index, out=_buffer_of(out.view(stored.dtype)))
 
     def strings(self, stored: Stored, ranges: Sequence[range]) -> NDArray[Any]:
-        """See `tiles.Reader`."""
+        """See `FormatReader`."""
         index = index_of(ranges)
         with file_errors(self.file.path, stored.name, what=shown_tile(index)):
             strings = np.asarray(self.member(str(stored.name))[index], object)
