@@ -59,6 +59,15 @@ def file_errors(
         raise failure from error
 
 
+@contextmanager
+def noted(reasons: list[str], part: str = "") -> Iterator[None]:
+    """A block whose `FileError` joins the `reasons` why a `part` is left out, so that the rest can be read."""
+    try:
+        yield
+    except FileError as error:
+        reasons.append(f"{part}{error.reason}")
+
+
 def imported(module: str, use: str) -> Any:
     """A module of an optional package, imported where it is used.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError
-from mpishare.files.errors import file_errors, imported
+from mpishare.files.errors import file_errors, imported, noted
 from mpishare.files.input_file import InputFile
 from mpishare.files.sliced import LibraryFile
 from mpishare.files.stored import NO_DTYPE, Listing, Stored, listed
@@ -137,13 +137,10 @@ class FitsFile(LibraryFile):
         values: dict[str, Any] = {}
         header = self._hdus[self._numbers[name]].header
         for keyword in dict.fromkeys(header):
-            try:
-                with self._errors(name):
-                    value = header[keyword]
-                    is_plain = isinstance(value, str | bool | int | float | complex | None)
-                    values[keyword] = value if is_plain else str(value)
-            except FileError as error:
-                unread.append(f"attribute {keyword!r} of {name!r}: {error.reason}")
+            with noted(unread, f"attribute {keyword!r} of {name!r}: "), self._errors(name):
+                value = header[keyword]
+                is_plain = isinstance(value, str | bool | int | float | complex | None)
+                values[keyword] = value if is_plain else str(value)
         return values
 
     def read(self, stored: Stored, ranges: Sequence[range], out: NDArray[np.void]) -> None:
@@ -208,11 +205,8 @@ class _Table:
         columns: dict[str, NDArray[Any]] = {}
         reasons: list[str] = []
         for column in data.dtype.names:
-            try:
-                with file_errors(file.path, name, what=f"column {column!r}"):
-                    columns[column] = np.asarray(data.field(column))
-            except FileError as error:
-                reasons.append(error.reason)
+            with noted(reasons), file_errors(file.path, name, what=f"column {column!r}"):
+                columns[column] = np.asarray(data.field(column))
             if column in columns and columns[column].dtype.hasobject:
                 reasons.append(_VARIABLE_LENGTH.format(column))
                 del columns[column]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mpishare.arrays.region import View, parse_region
 from mpishare.arrays.spec import Spec
@@ -17,7 +19,7 @@ from mpishare.errors import ArgumentError, FileError, checked_path, place_in
 from mpishare.files.formats import reader_of
 from mpishare.files.input_file import FormatReader, InputFile
 from mpishare.files.sliced import path_of
-from mpishare.files.stored import Listing, Stored, check_loadable, left_out, listed, names_in, strings_in, with_widths
+from mpishare.files.stored import Listing, Stored, check_loadable, listed, names_in, stored_or_reason, with_widths
 from mpishare.files.tiles import Selection, wanted
 
 _NATIVE = "native"
@@ -104,11 +106,9 @@ def selections(
         dtype: What `checked_dtype` returned; None converts nothing.
 
     Raises:
-        ArgumentError: The region is not within the array, or is of a group; or an array cannot be converted without
-            losing more than precision.
+        ArgumentError: The region is not within the array; or an array cannot be converted without losing more than
+            precision.
     """
-    if listing.is_group and region is not None:
-        raise ArgumentError(f"region is for one array, but a group of {listing.path} was given. Give a dataset in it.")
     made: dict[int, Selection] = {}
     view: View = np.asarray
     for number, array in enumerate(listing.arrays):
@@ -124,27 +124,32 @@ def _with_widths(reader: Any, listing: Listing, region: Any) -> Listing:
     arrays = list(listing.arrays)
     for number, selection in selections(listing, region)[0].items():
         if selection.stored.is_text:
-            try:
-                spec = replace(arrays[number].spec, dtype=_dtype_of_longest(reader, selection))
-                arrays[number] = replace(arrays[number], spec=spec)
-            except FileError as error:
-                arrays[number] = left_out(listing.path, str(arrays[number].name), "unknown", error)
+            name, widened = str(selection.stored.name), partial(_as_wide_as_longest, reader, selection)
+            arrays[number] = stored_or_reason(listing.path, name, "unknown", widened)
     return listing._replace(arrays=arrays)
 
 
-def _dtype_of_longest(reader: Any, selection: Selection) -> np.dtype[Any]:
-    """The dtype of the selected items with strings as wide as the longest of them, which are read to find it.
+def _as_wide_as_longest(reader: Any, selection: Selection) -> Stored:
+    """The array with strings as wide as the longest of the selected ones, which are read to find it.
 
     Raises:
         FileError: They cannot be read.
     """
-    dtype = selection.stored.dtype
+    stored, dtype = selection.stored, selection.stored.dtype
     widths: Iterable[int] = repeat(1)
     for strips in selection.cuts(_STRINGS_AT_A_TIME):
-        items = wanted(reader.strings(selection.stored, [strip.indices for strip in strips]), strips)
-        longest = (max(map(len, strings.flat), default=0) for strings in strings_in(items))
+        items = wanted(reader.strings(stored, [strip.indices for strip in strips]), strips)
+        longest = (max(map(len, strings.flat), default=0) for strings in _strings_in(items))
         dtype, widths = items.dtype, list(map(max, widths, longest))
-    return with_widths(dtype, iter(widths)).base
+    return replace(stored, spec=replace(stored.spec, dtype=with_widths(dtype, iter(widths)).base))
+
+
+def _strings_in(items: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """The strings of an array, or of each of its columns that has some."""
+    if items.dtype.kind == "O":
+        yield items
+    for name in items.dtype.names or ():
+        yield from _strings_in(items[name])
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any] | str | None:

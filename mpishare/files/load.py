@@ -180,16 +180,16 @@ def load(
                 reader = (make if call else format_class)(stack.enter_context(InputFile(listing.path, stamps)))
             if isinstance(reader, CallFile) and is_reading:
                 reader.check_same(listing.arrays[0])
-            chosen, view = selections(listing, items, checked_dtype(dtype))
-            if is_split:
-                _check_rows(listing, chosen)
-            chosen = chosen if out is None else {0: _into(out, listing, chosen, view)}
+            chosen, view = _chosen(listing, items, dtype, out=out, is_split=is_split)
         parts = list(chosen.values())
         options: dict[str, Any] = {"backend": names, "progress": progress}
         if is_split:
             data: Any = _load_split(context, reader, parts[0], view, split, **options)
         elif out is not None:
-            data = _read_into(context, reader, parts, out, read, progress=progress)
+            with agree(context.collective_comm):
+                is_shared = is_in_shared_memory(out)
+                read_into(context, reader, parts, bytes_of(out), read, is_shared=is_shared, progress=progress)
+            data = out
         else:
             options |= {"writable": bool(writable)}
             arrays = map_parts(context, reader, parts) if map else read_parts(context, reader, parts, read, **options)
@@ -264,16 +264,33 @@ def _together(listings: Mapping[str, Listing]) -> Listing:
     return Listing(listing.path, list(arrays), tree, attributes, unread)
 
 
-def _into(out: NDArray[Any], listing: Listing, chosen: Mapping[int, Selection], view: View) -> Selection:
+def _chosen(
+    listing: Listing, region: Any, dtype: Any, *, out: NDArray[Any] | None, is_split: bool
+) -> tuple[dict[int, Selection], View]:
+    """What to read of each array, by its number, as it lies in `out`; and what makes the result of the one array.
+
+    Raises:
+        ArgumentError: The file has several arrays, or one without the dimensions that an argument is for.
+        ArgumentError, SpecError: See `selections` and `_into`.
+    """
+    for argument, value in {"region": region, "out": out, "split": is_split or None}.items():
+        if value is not None and listing.is_group:
+            reason = f"{argument} is for one array, but a group of {listing.path} was given. Give a dataset in it."
+            raise ArgumentError(reason)
+    chosen, view = selections(listing, region, checked_dtype(dtype))
+    if is_split and not chosen[0].shape:
+        raise ArgumentError(f"split is for rows, but the array of {listing.path} has no dimension.")
+    return chosen if out is None else {0: _into(out, chosen[0], view)}, view
+
+
+def _into(out: NDArray[Any], chosen: Selection, view: View) -> Selection:
     """What is chosen of a file, as it lies in `out`.
 
     Raises:
-        ArgumentError: The file has several arrays, or what is chosen lies in another order.
+        ArgumentError: It lies in another order.
         SpecError: Its shape or dtype is not that of `out`.
     """
-    if listing.is_group:
-        raise ArgumentError(f"out is for one array, but a group of {listing.path} was given. Give a dataset in it.")
-    selection = replace(chosen[0], order="C" if out.flags.c_contiguous else "F")
+    selection = replace(chosen, order="C" if out.flags.c_contiguous else "F")
     spec = selection.spec
     shape = view(np.broadcast_to(np.empty((), spec.dtype), spec.shape)).shape
     if out.shape != shape or out.dtype != spec.dtype:
@@ -284,16 +301,6 @@ def _into(out: NDArray[Any], listing: Listing, chosen: Mapping[int, Selection], 
     if out.size and address_of(view(out.reshape(spec.shape, order=selection.order))) != address_of(out):
         raise ArgumentError("region has a negative step, which out cannot have. Reverse the array instead: out[::-1].")
     return selection
-
-
-def _read_into(
-    context: Context, reader: Any, parts: Sequence[Selection], out: NDArray[Any], once_per: str, *, progress: bool
-) -> NDArray[Any]:
-    """Reads the one part into `out`, which it fits. Collective over the communicator."""
-    with agree(context.collective_comm):
-        is_shared = is_in_shared_memory(out)
-        read_into(context, reader, parts, bytes_of(out), once_per, is_shared=is_shared, progress=progress)
-    return out
 
 
 def _checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: bool) -> list[int] | bool:
@@ -314,18 +321,6 @@ def _checked_split(split: Any, region: tuple[Any, ...] | None, *, is_mapped: boo
         cure = "Give slices without negative steps, and integers behind the first of them"
         raise ArgumentError(f"region {text_of_region(items)} selects no rows that can be split. {cure}.")
     return counts
-
-
-def _check_rows(listing: Listing, chosen: Mapping[int, Selection]) -> None:
-    """Checks that what is chosen of a file has rows.
-
-    Raises:
-        ArgumentError: The file has several arrays, or the array has no dimension.
-    """
-    if listing.is_group:
-        raise ArgumentError(f"split is for one array, but a group of {listing.path} was given. Give a dataset in it.")
-    if not chosen[0].shape:
-        raise ArgumentError(f"split is for rows, but the array of {listing.path} has no dimension.")
 
 
 def _load_split(

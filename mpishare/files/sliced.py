@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.spec import Spec, plain
 from mpishare.errors import ArgumentError, FileError, SpecError
-from mpishare.files.errors import file_errors
+from mpishare.files.errors import file_errors, noted
 from mpishare.files.input_file import FormatReader, InputFile
 from mpishare.files.stored import Listing, Stored, Tree, left_out, names_in, shown_names, stored_or_reason
 
@@ -216,11 +216,8 @@ class _Walk:
         return len(self.arrays) - 1
 
     def _add_attributes(self, name: str, member: Any, tree: Tree) -> None:
-        try:
-            with file_errors(self._path, name, what="they"):
-                self.attributes[id(tree)] = self._file.attributes(name, member, self.unread)
-        except FileError as error:
-            self.unread.append(f"attributes of {name!r}: {error.reason}")
+        with noted(self.unread, f"attributes of {name!r}: "), file_errors(self._path, name, what="they"):
+            self.attributes[id(tree)] = self._file.attributes(name, member, self.unread)
 
     def _new_tree(self, name: str, member: Any, parents: dict[Hashable, str]) -> Tree:
         if hasattr(member, "shape"):

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import describe, is_native_number, rebuild
 from mpishare.arrays.spec import Spec
@@ -238,11 +237,3 @@ def with_widths(dtype: np.dtype[Any], widths: Iterator[int]) -> np.dtype[Any]:
     if dtype.names is None:
         return np.dtype(f"S{next(widths)}")
     return np.dtype([(name, with_widths(dtype[name], widths)) for name in dtype.names])
-
-
-def strings_in(items: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """The strings of an array, or of each of its columns that has some."""
-    if items.dtype.kind == "O":
-        yield items
-    for name in items.dtype.names or ():
-        yield from strings_in(items[name])
