@@ -232,14 +232,13 @@ class Replacement:
             with self._agree():
                 work = Deferred()
                 own = self._own(checksums, work)
-                with bar:
-                    if file is not None:
-                        self._write_runs(file.fileno(), own, received, work, bar)
-                    else:
-                        with InFlight(comm, Tag.ROW_BLOCK) as sending:
-                            for _, data in own:
-                                sending.send(data, ranks[self._rank])
-                                sending.wait_until(MAX_IN_FLIGHT - 1)
+                if file is not None:
+                    self._write_runs(file.fileno(), own, received, work, bar)
+                else:
+                    with InFlight(comm, Tag.ROW_BLOCK) as sending:
+                        for _, data in own:
+                            sending.send(data, ranks[self._rank])
+                            sending.wait_until(MAX_IN_FLIGHT - 1)
                 with work, file or nullcontext():  # closing it may report that bytes could not be written
                     if file is not None and way == "hosts":
                         os.fsync(file.fileno())

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpishare.arrays.dtypes import describe, is_native_number, rebuild
+from mpishare.arrays.dtypes import describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
 from mpishare.files.errors import file_errors
@@ -228,8 +228,6 @@ def strides_of(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ..
 
 def with_widths(dtype: np.dtype[Any], widths: Iterator[int]) -> np.dtype[Any]:
     """A dtype without its metadata, and with bytes of the next of `widths` for each string."""
-    if is_native_number(dtype):
-        return np.dtype(dtype.str)
     if not dtype.hasobject:
         return rebuild(describe(dtype))
     if dtype.subdtype is not None:
