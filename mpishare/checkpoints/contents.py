@@ -216,9 +216,8 @@ class CheckpointWriter:
         if self.user_block_bytes > _LARGEST_USER_BLOCK_BYTES:
             raise SpecError(f"values and names take more than {_LARGEST_USER_BLOCK_BYTES // 2:,} bytes. Save arrays.")
         specs = {f"arrays/{name}": array.spec for name, array in blocks.items()}
-        nbytes = self.user_block_bytes
         small = {"step": np.array(self.step), "values": np.array(self.values.encode())}
-        return list(lay_out(new.fd, new.path, specs, small=small, user_block_bytes=nbytes, any_dtype=True).values())
+        return lay_out(new.fd, new.path, specs, small=small, user_block_bytes=self.user_block_bytes, any_dtype=True)
 
     def complete(self, new: AtomicFile, blocks: Blocks, checksums: Checksums) -> None:
         """Writes the user block at last. See `Replacement`."""

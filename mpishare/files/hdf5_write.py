@@ -28,7 +28,7 @@ def lay_out(
     small: Mapping[str, NDArray[Any]] | None = None,
     user_block_bytes: int = 0,
     any_dtype: bool = False,
-) -> dict[str, int]:
+) -> list[int]:
     """Makes datasets in a file, in place of datasets of the same names.
 
     Args:
@@ -56,7 +56,7 @@ def lay_out(
         for name in made:
             if name_of.get(file[name].id) != name:
                 raise ArgumentError(f"{name!r} and another name lead to one dataset of {path}. Give each its own.")
-        offsets = {name: dataset.get_offset() or 0 for name, dataset in made.items()}
+        offsets = [dataset.get_offset() or 0 for dataset in made.values()]
         for name, array in (small or {}).items():
             file.create_dataset(name, data=array, track_times=False)
     if opened.error is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, cycle
 from pathlib import Path
@@ -234,14 +234,14 @@ class Replacement:
                 own = self._own(checksums, work)
                 if file is not None:
                     self._write_runs(file.fileno(), own, received, work, bar)
+                    with work, file:  # closing it may report that bytes could not be written
+                        if way == "hosts":
+                            os.fsync(file.fileno())
                 else:
                     with InFlight(comm, Tag.ROW_BLOCK) as sending:
                         for _, data in own:
                             sending.send(data, ranks[self._rank])
                             sending.wait_until(MAX_IN_FLIGHT - 1)
-                with work, file or nullcontext():  # closing it may report that bytes could not be written
-                    if file is not None and way == "hosts":
-                        os.fsync(file.fileno())
                 work.raise_first()
         if self.complete is None:
             return []

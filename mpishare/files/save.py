@@ -248,4 +248,4 @@ def _lay_out(new: AtomicFile, blocks: Blocks) -> Sequence[int]:
     adds = new.old is not None and new.old.st_size > 0
     if adds:
         new.copy_old()
-    return list(lay_out(new.fd, new.path, specs, adds=adds).values())
+    return lay_out(new.fd, new.path, specs, adds=adds)
