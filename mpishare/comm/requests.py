@@ -13,6 +13,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, Protocol
 
 from mpishare.comm import mpi
@@ -28,8 +29,8 @@ class Pending(Protocol):
 
 
 pending: dict[Pending, None] = {}
-"""All pending operations, the oldest first, whether or not the user still holds them. On hot paths it is empty mostly.
-"""
+"""All pending operations that no thread waits for, the oldest first, whether or not the user still holds them. On hot
+paths it is empty mostly."""
 
 
 waits = [0]
@@ -57,18 +58,18 @@ def count_wait() -> None:
     this_thread.begun += 1
 
 
-def advance_all(excluded: Pending | None = None) -> bool:
-    """Advances all pending operations but `excluded`; whether there are any."""
-    operations = [operation for operation in list(pending) if operation is not excluded]
+def advance_all() -> bool:
+    """Advances all pending operations; whether there are any."""
+    operations = list(pending)
     for operation in operations:
         operation.advance()
     return bool(operations)
 
 
-def wait_for(request: mpi.Request, status: mpi.Status | None = None, excluded: Pending | None = None) -> None:
-    """Waits for `request`, inside MPI as soon as nothing else is pending."""
+def wait_for(request: mpi.Request, status: mpi.Status | None = None) -> None:
+    """Waits for `request`, inside MPI as soon as nothing is pending."""
     while not request.Test(status):
-        if not advance_all(excluded):
+        if not advance_all():
             request.Wait(status)
             return
         os.sched_yield()
@@ -85,17 +86,12 @@ def run_blocking(function: Callable[..., object], *args: Any) -> None:
         function(*args)
         return
     has_ended = threading.Event()
-    thread = threading.Thread(target=_advance_until, args=(has_ended,))
-    try:
-        thread.start()
-    except RuntimeError:  # the system gives this process no more threads
-        function(*args)
-        return
+    with suppress(RuntimeError):  # the system gives this process no more threads
+        threading.Thread(target=_advance_until, args=(has_ended,)).start()
     try:
         function(*args)
     finally:
         has_ended.set()
-    thread.join()
 
 
 def _advance_until(has_ended: threading.Event) -> None:

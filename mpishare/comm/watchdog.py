@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mpishare.comm import mpi
 from mpishare.comm.callsite import call_of, call_site, current_call, log
-from mpishare.comm.requests import Pending, advance_all, keep_alive, waits
+from mpishare.comm.requests import advance_all, keep_alive, waits
 from mpishare.errors import StallError
 
 REPORT_AFTER_S = 60
@@ -92,44 +92,32 @@ class WaitLimit:
             keep_alive([request])
             raise
 
-    def wait_for_message(
-        self, request: mpi.Request, call: str, status: mpi.Status | None, excluded: Pending | None
-    ) -> None:
+    def wait_for_message(self, request: mpi.Request, call: str, status: mpi.Status | None) -> None:
         """Waits for one message. One that does not come is given up; the communicator is not.
 
         Args:
             request: The message.
             call: The call that waits, for errors.
             status: Filled in.
-            excluded: The pending operation whose message this is; all others are advanced meanwhile.
 
         Raises:
             StallError: It took longer than MPISHARE_TIMEOUT.
         """
         status = mpi.Status() if status is None else status
-        if ends_within(request, self.seconds, status, excluded):
+        if ends_within(request, self.seconds, status):
             return
         request.Cancel()  # a receive; MPI takes back no message that was sent
         if not request.Test(status) or status.Is_cancelled():
             raise gave_up(f"{call} at {call_site()}", self.seconds)
 
 
-def ends_within(
-    request: mpi.Request,
-    limit_s: float,
-    status: mpi.Status | None = None,
-    excluded: Pending | None = None,
-    spin_s: float = SPIN_S,
-) -> bool:
-    """Waits for `request`, asleep after `spin_s`; False after `limit_s`.
-
-    Pending operations but `excluded` are advanced meanwhile.
-    """
+def ends_within(request: mpi.Request, limit_s: float, status: mpi.Status | None = None, spin_s: float = SPIN_S) -> bool:
+    """Waits for `request`, asleep after `spin_s`; False after `limit_s`. Pending operations are advanced meanwhile."""
     if any(request.Test(status) for _ in range(_FIRST_TESTS)):
         return True
     stopwatch = Stopwatch()
     while not request.Test(status):
-        advance_all(excluded)
+        advance_all()
         waited_s = stopwatch.seconds()
         if waited_s < spin_s:
             os.sched_yield()

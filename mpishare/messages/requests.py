@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mpishare.comm import mpi
 from mpishare.comm.context import Context
-from mpishare.comm.requests import Pending, advance_all, keep_alive, pending, wait_for, waits
+from mpishare.comm.requests import advance_all, keep_alive, pending, wait_for, waits
 from mpishare.errors import MpishareError
 from mpishare.messages.wire import FRAME_BYTES, HEAD_BYTES, Decoding, Head, Message, compressed, decode, encode
 from mpishare.objects.pickling import PickledObject, unpickle_object
@@ -174,7 +174,7 @@ class SendRequest(Request):
     def _wait_until(self, count: int) -> None:
         """Waits until no more than `count` of MPI's requests are left."""
         while len(self._requests) > count:
-            _wait_for_message(self._context, self._requests[0], self._dest, "send to", None)
+            _wait_for_message(self._context, self._requests[0], self._dest, "send to")
             del self._requests[0]
 
     def wait(self) -> None:
@@ -270,9 +270,11 @@ class ReceiveRequest(Request):
     def _advance(self, *, can_wait: bool) -> None:
         """Goes on to the end, or until it would wait. Errors end the request, and `wait` and `test` raise them."""
         try:
+            if can_wait:
+                pending.pop(self, None)
             while not self._is_done:
                 if can_wait:
-                    _wait_for_message(self._context, self._request, self._source, "recv from", self._status, self)
+                    _wait_for_message(self._context, self._request, self._source, "recv from", self._status)
                 elif not self._request.Test(self._status):
                     return
                 self._step()
@@ -339,14 +341,9 @@ def has_fast_messages(context: Context) -> bool:
 
 
 def _wait_for_message(
-    context: Context,
-    request: mpi.Request,
-    rank: int,
-    call: str,
-    status: mpi.Status | None,
-    excluded: Pending | None = None,
+    context: Context, request: mpi.Request, rank: int, call: str, status: mpi.Status | None = None
 ) -> None:
-    """Waits for one message of a user. All pending operations but `excluded`, whose message it is, are advanced.
+    """Waits for one message of a user. Pending operations are advanced meanwhile.
 
     Args:
         context: The context of the communicator.
@@ -354,7 +351,6 @@ def _wait_for_message(
         rank: The rank at its other end, or MPI_ANY_SOURCE.
         call: What this rank does, for errors, such as "recv from".
         status: Filled in.
-        excluded: The pending operation that waits.
 
     Raises:
         StallError: MPISHARE_TIMEOUT has passed. A message that has not begun to come is given up.
@@ -362,10 +358,10 @@ def _wait_for_message(
     waits[0] += 1
     try:
         if context.config.timeout_s is None:
-            wait_for(request, status, excluded)
+            wait_for(request, status)
         else:
             call = f"{call} {'any rank' if rank == mpi.ANY_SOURCE else f'rank {rank}'}"
-            context.limit.wait_for_message(request, call, status, excluded)
+            context.limit.wait_for_message(request, call, status)
     except BaseException:
         keep_alive([request])
         raise
