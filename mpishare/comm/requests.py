@@ -14,23 +14,16 @@ import os
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from mpishare.comm import mpi
 
 _SLEEP_S = 0.0001
 
 
-class Pending(Protocol):
-    """An operation that has begun and not ended."""
-
-    def advance(self) -> None:
-        """Does what can be done now, without waiting and without raising."""
-
-
-pending: dict[Pending, None] = {}
-"""All pending operations that no thread waits for, the oldest first, whether or not the user still holds them. On hot
-paths it is empty mostly."""
+pending: dict[Callable[[], None], None] = {}
+"""What advances each operation that has begun and not ended, the oldest first, whether or not the user still holds it:
+it does what can be done now, without waiting and without raising. On hot paths it is empty mostly."""
 
 
 waits = [0]
@@ -61,8 +54,8 @@ def count_wait() -> None:
 def advance_all() -> bool:
     """Advances all pending operations; whether there are any."""
     operations = list(pending)
-    for operation in operations:
-        operation.advance()
+    for advance in operations:
+        advance()
     return bool(operations)
 
 

@@ -147,7 +147,7 @@ class SendRequest(Request):
 
     def _compressed(self, chunks: Iterable[NDArray[Any]], is_blocking: bool) -> Iterator[NDArray[Any] | bytes]:
         """The chunks, compressed where that pays on the link, whose speed the first large ones measure."""
-        node, speeds, measured = self._context.topology.node_of(self._dest), self._context.cached(LinkSpeeds), 0
+        node, speeds, measured = self._context.topology.node_of(self._dest), self._context.cached(link_speeds), 0
         for chunk in chunks:
             if node not in speeds and is_blocking and chunk.nbytes == FRAME_BYTES:
                 measured += 1
@@ -197,7 +197,7 @@ class SendRequest(Request):
 
 
 class ReceiveRequest(Request):
-    """A message to this rank. It is a pending operation of the progress engine."""
+    """A message to this rank, which is pending until a thread waits for it."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class ReceiveRequest(Request):
         self._lock = threading.Lock()
         try:
             self._request = (head_comm or context.head_comm).Irecv((self._buffer, mpi.BYTE), source, tag)
-            pending[self] = None
+            pending[self.advance] = None
         except BaseException as error:
             keep_alive([self._buffer])
             refuse_if_interrupted(context, error)
@@ -265,13 +265,13 @@ class ReceiveRequest(Request):
 
     def _end(self, result: Any, error: BaseException | None) -> None:
         self._is_done, self._result, self._error = True, result, error
-        pending.pop(self, None)
+        pending.pop(self.advance, None)
 
     def _advance(self, *, can_wait: bool) -> None:
         """Goes on to the end, or until it would wait. Errors end the request, and `wait` and `test` raise them."""
         try:
             if can_wait:
-                pending.pop(self, None)
+                pending.pop(self.advance, None)
             while not self._is_done:
                 if can_wait:
                     _wait_for_message(self._context, self._request, self._source, "recv from", self._status)
@@ -321,18 +321,14 @@ class ReceiveRequest(Request):
             raise self._error
         with self._lock:
             if self._decoding is not None:
-                if self._user_status is not None:
-                    self._user_status.source, self._user_status.tag = self._head_status.source, self._head_status.tag
-                self._result = finished(self._result, self._user_status)
+                self._result = finished(self._result, self._user_status, self._head_status)
                 self._decoding = None
         return self._result
 
 
-class LinkSpeeds(dict[int, float]):
+def link_speeds(_: Context) -> dict[int, float]:
     """Bytes a second to other nodes, by node, as far as messages over a communicator have measured it."""
-
-    def __init__(self, _: Context) -> None:
-        super().__init__()
+    return {}
 
 
 def has_fast_messages(context: Context) -> bool:
@@ -402,10 +398,10 @@ def receive_now(context: Context, source: int, tag: int, out: NDArray[Any] | Non
     except BaseException as error:
         refuse_if_interrupted(context, error)
         raise
-    if status is not None:
-        status.source, status.tag = head.status.source, head.status.tag
+    if status is not None or type(result) is not np.ndarray:
+        result = finished(result, status, head.status)
     _heads.append(head)
-    return result if status is None and type(result) is np.ndarray else finished(result, status)
+    return result
 
 
 def _receive_chunks(context: Context, head: Head, out: NDArray[Any] | None) -> Any:
@@ -463,9 +459,10 @@ def refuse_if_interrupted(context: Context, error: BaseException) -> None:
         context.is_refused_for_messages = True
 
 
-def finished(result: Any, status: mpi.Status | None) -> Any:
-    """What the caller gets of the array or `PickledObject` that a message brought. Fills in the bytes in `status`."""
+def finished(result: Any, status: mpi.Status | None, of_head: mpi.Status) -> Any:
+    """What the caller gets of the array or `PickledObject` that a message brought. Fills in `status`."""
     if status is not None:
         arrays = result.arrays if isinstance(result, PickledObject) else [result]
+        status.source, status.tag = of_head.source, of_head.tag
         status.Set_elements(mpi.BYTE, sum(array.nbytes for array in arrays))
     return unpickle_object(result) if isinstance(result, PickledObject) else result

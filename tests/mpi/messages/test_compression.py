@@ -22,7 +22,7 @@ def apart(configured):
 @pytest.fixture
 def slow(apart):
     """The same with links so slow that compression pays for all that shrinks."""
-    context_of(apart).cached(requests.LinkSpeeds).update(dict.fromkeys(range(apart.size), 1e3))
+    context_of(apart).cached(requests.link_speeds).update(dict.fromkeys(range(apart.size), 1e3))
     return apart
 
 
@@ -70,7 +70,7 @@ def test_compressed_bytes_arrive_as_they_were(slow, kind, nbytes, frames):
 
 def test_send_measures_the_speed_of_a_link(apart):
     """A receiver that comes late does not make the link slow."""
-    late_s, speeds = 0.5, context_of(apart).cached(requests.LinkSpeeds)
+    late_s, speeds = 0.5, context_of(apart).cached(requests.link_speeds)
     array = np.zeros(6_000_000, np.uint8)
     assert exchanged(array[: 1 << 20], apart).nbytes == 1 << 20
     assert not speeds  # it takes a larger message
