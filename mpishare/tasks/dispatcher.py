@@ -67,14 +67,13 @@ class Dispatcher:
         """Returns when the calls that have been submitted have ended."""
         wait(list(self._unended))
 
-    def shutdown(self, *, is_cancelled: bool) -> None:
-        """Begins to end the threads when all calls have ended. Those that have not begun may be cancelled."""
-        for future in list(self._unended) if is_cancelled else ():
+    def cancel(self) -> None:
+        """Cancels the calls that have not begun."""
+        for future in list(self._unended):
             future.cancel()  # which the threads then tell to `wait`
-        self._threads.shutdown(wait=False)
 
     def join(self) -> None:
-        """Returns when the threads have ended."""
+        """Ends the threads, and returns when they have ended, after all calls."""
         self._threads.shutdown()
 
     def _run(self, future: Future[Any], number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> None:

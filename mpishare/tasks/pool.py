@@ -201,8 +201,8 @@ class Pool(TaskExecutor):
         with self._lock:
             self._is_open = False
             self._block.end()
-        if self._dispatcher is not None:
-            self._dispatcher.shutdown(is_cancelled=cancel_futures)
+        if self._dispatcher is not None and cancel_futures:
+            self._dispatcher.cancel()
         if wait and not self._is_alone():
             self._end_service()
         else:

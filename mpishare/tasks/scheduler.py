@@ -122,10 +122,6 @@ class Scheduler:
         """For each rank, which file it has."""
         self._comm = context.collective_comm
         self._data_comm = context.data_comm
-        self._root = 0
-        self._asks = False  # whether this rank asks the root for tasks
-        self._asking: set[int] = set()  # on the root: the ranks that ask, and do not know yet that no task is left
-        self._thread: threading.Thread | None = None
 
     def _open_file(self, context: Context) -> None:
         """Opens a file for each node; does nothing on all ranks where a node cannot have one."""
@@ -145,11 +141,13 @@ class Scheduler:
 
     def reset(self, root: int, count: int) -> None:
         """Begins with `count` tasks, a number that only `root` needs to give."""
-        self._root, self._thread = root, None
+        is_root = self._comm.rank == root
         others = {rank for rank, file in enumerate(self._files) if file != self._files[root]}
-        self._asks = self._comm.rank in others
-        self._asking = others if self._comm.rank == root else set()
-        if self._comm.rank == root:
+        self._root = root
+        self._thread: threading.Thread | None = None
+        self._asks = self._comm.rank in others  # the root for tasks
+        self._asking = others if is_root else set()  # the ranks that ask, and do not know yet that no task is left
+        if is_root:
             self._numbers[_BEGIN], self._numbers[_END] = 0, count
 
     def start(self) -> None:
