@@ -179,11 +179,7 @@ class SendRequest(Request):
 
     def wait(self) -> None:
         """See `Request.wait`."""
-        try:
-            self._wait_until(0)
-        except BaseException as error:
-            refuse_if_interrupted(self._context, error)
-            raise
+        self._wait_until(0)
 
     def test(self) -> tuple[bool, None]:
         """See `Request.test`."""
@@ -358,8 +354,9 @@ def _wait_for_message(
         else:
             call = f"{call} {'any rank' if rank == mpi.ANY_SOURCE else f'rank {rank}'}"
             context.limit.wait_for_message(request, call, status)
-    except BaseException:
+    except BaseException as error:
         keep_alive([request])
+        refuse_if_interrupted(context, error)
         raise
 
 
