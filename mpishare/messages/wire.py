@@ -30,7 +30,7 @@ from mpishare.comm.context import Context
 from mpishare.comm.in_flight import Tag
 from mpishare.errors import ArgumentError, BackendError, MpishareError, SpecError
 from mpishare.host.memory import allocate_buffer
-from mpishare.objects.pickling import PickledObject, check_length, lay_out, pack_specs, unpack_specs
+from mpishare.objects.pickling import PickledObject, check_length, lay_out, pack_contents, unpack_contents
 
 Message: TypeAlias = tuple[bytes, int, Sequence[NDArray[Any]]]
 """The head, the tag of the chunks, and the chunks."""
@@ -117,7 +117,7 @@ def _encode_object(
     context: Context, skeleton: bytes | memoryview, arrays: Sequence[NDArray[Any]], has_frames: bool
 ) -> Message:
     specs = [Spec.of(array) for array in arrays]
-    contents = pack_specs(specs)
+    contents = pack_contents(specs, {})
     text = np.frombuffer(b"".join((contents, skeleton)), np.uint8)
     offsets, prefix_bytes, _ = lay_out(text.nbytes, specs, {}, _LARGE_BYTES)
     prefix, parts = np.zeros(prefix_bytes, np.uint8), list[Block]()
@@ -286,7 +286,7 @@ class _Incoming:
         prefix = in_head.copy() if in_head.size else allocate_buffer(self._host, prefix_bytes, _LOST)
         if not in_head.size:
             yield from self._fill(prefix)
-        specs = unpack_specs(prefix[:contents_bytes].tobytes())
+        specs, _ = unpack_contents(prefix[:contents_bytes].data)
         text_bytes = contents_bytes + skeleton_bytes
         offsets, expected_bytes, _ = lay_out(text_bytes, specs, {}, _LARGE_BYTES)
         check_length(prefix_bytes, expected_bytes)

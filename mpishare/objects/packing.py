@@ -24,9 +24,9 @@ from mpishare.objects.pickling import (
     Inside,
     PickledObject,
     lay_out,
-    pack_specs,
+    pack_contents,
     pickle_object,
-    unpack_specs,
+    unpack_contents,
     unpickle_object,
 )
 from mpishare.objects.unshared import LARGE_BYTES, UnsharedPart, describe, part_of_copies
@@ -37,10 +37,6 @@ _MAGIC = b"MSO1"
 
 OWN_PLACE_BYTES = 4 << 20
 """An array of at least this size is no part of the prefix: between nodes it is sent while the root copies it."""
-
-_INSIDE = np.dtype("<u8"), (3,)
-"""An array whose bytes are bytes of another one: its number, the number of the other one, and where it begins there.
-Their number comes first in the contents, then they, then the specs."""
 
 Views: TypeAlias = "list[tuple[int, ref[np.ndarray[Any, Any]]]]"
 """Of each array that is not inside of another one, the bytes and a reference."""
@@ -97,7 +93,7 @@ class PackedObject:
         self.unshared = unshared
         self._specs = [Spec.of(array) for array in self.arrays]
         self._inside = arrays_inside(self.arrays)
-        self._contents = _pack_inside(self._inside) + pack_specs(self._specs)
+        self._contents = pack_contents(self._specs, self._inside)
         sizes = len(self._contents), len(self._skeleton)
         self._offsets, prefix_bytes, nbytes = lay_out(sum(sizes), self._specs, self._inside, OWN_PLACE_BYTES)
         copied = max(sizes[1], sum(part.nbytes for part in self.unshared))
@@ -111,19 +107,6 @@ class PackedObject:
         for number, (spec, start) in enumerate(zip(self._specs, self._offsets, strict=True)):
             if 0 < spec.nbytes < OWN_PLACE_BYTES and number not in self._inside:
                 fill(block[start : start + spec.nbytes], spec, self.arrays[number])
-
-
-def _pack_inside(inside: Inside) -> bytes:
-    """What `_unpack_inside` unpacks."""
-    rows = [(number, *place) for number, place in inside.items()]
-    return len(rows).to_bytes(8, "little") + np.array(rows, _INSIDE[0]).tobytes()
-
-
-def _unpack_inside(contents: bytes) -> tuple[Inside, bytes]:
-    """The arrays inside of others, and the rest of the contents: the specs."""
-    end = 8 + int.from_bytes(contents[:8], "little") * 24
-    rows = np.frombuffer(contents[8:end], _INSIDE[0]).reshape(-1, *_INSIDE[1]).tolist()
-    return {number: (outer, start) for number, outer, start in rows}, contents[end:]
 
 
 def replicate_object(
@@ -197,7 +180,6 @@ def _copied_bytes(obj: Any, header: PackedHeader, dropped_bytes: int) -> int:
 
 def _places(block: Block, header: PackedHeader) -> tuple[list[tuple[Spec, int]], Inside]:
     """The spec of each array, and where it begins in a segment whose prefix is filled; and which are inside others."""
-    inside, packed = _unpack_inside(block[: header.contents_bytes].tobytes())
-    specs = unpack_specs(packed)
+    specs, inside = unpack_contents(block[: header.contents_bytes].data)
     offsets, _, _ = lay_out(header.contents_bytes + header.skeleton_bytes, specs, inside, OWN_PLACE_BYTES)
     return list(zip(specs, offsets, strict=True)), inside

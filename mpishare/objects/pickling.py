@@ -7,7 +7,6 @@ array of bytes. Arrays of Python objects stay in the skeleton.
 from __future__ import annotations
 
 import pickle
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -19,14 +18,11 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.dtypes import check_dtype
 from mpishare.arrays.slices import LINE_BYTES, PAGE_BYTES, round_up
-from mpishare.arrays.spec import HEADER_BYTES, PLAIN_CLASSES, Spec, extension_bytes
+from mpishare.arrays.spec import PLAIN_CLASSES, Spec
 from mpishare.errors import MpishareError, SpecError, text_of_error
 from mpishare.objects.libraries import reducers
 from mpishare.objects.subclasses import parts_of, reduce_subclass
 from mpishare.objects.unshared import LARGE_BYTES, Copied, UnsharedParts, part_of_pickle
-
-_COUNT = struct.Struct("<I")
-"""The number of arrays. Their headers follow, each with its extension."""
 
 _CURE = "Leave that part out, for example by __getstate__, or pass plain arrays of its parts."
 _CURE_FUNCTION = "Lambdas and local classes need cloudpickle: pip install cloudpickle."
@@ -52,27 +48,22 @@ class PickledObject(NamedTuple):
     arrays: Sequence[NDArray[Any]]
 
 
-def pack_specs(specs: Sequence[Spec]) -> bytes:
+def pack_contents(specs: Sequence[Spec], inside: Inside) -> bytes:
     """The contents of an object with arrays of these specs, as bytes."""
-    return _COUNT.pack(len(specs)) + b"".join(part for spec in specs for part in spec.packed)
+    return pickle.dumps(([spec.packed for spec in specs], inside), protocol=5)
 
 
-def unpack_specs(contents: bytes) -> list[Spec]:
-    """The specs that `pack_specs` packed.
+def unpack_contents(contents: bytes | memoryview) -> tuple[list[Spec], Inside]:
+    """The specs, and which arrays are inside of others, that `pack_contents` packed.
 
     Raises:
         SpecError: The bytes are not such contents.
     """
-    check_length(len(contents[: _COUNT.size]), _COUNT.size)
-    (count,) = _COUNT.unpack_from(contents)
-    end, specs = _COUNT.size, []
-    for _ in range(count):
-        start = end + HEADER_BYTES
-        header = contents[end:start]
-        end = start + extension_bytes(header)
-        specs.append(Spec.unpack(header, contents[start:end]))
-    check_length(len(contents), end)
-    return specs
+    try:
+        packed, inside = pickle.loads(contents)  # noqa: S301 - from a rank of this job
+        return [Spec.unpack(header, extension) for header, extension in packed], inside
+    except Exception as error:  # damaged bytes may raise anything
+        raise SpecError(f"a message from another rank cannot be read: {text_of_error(error)}") from error
 
 
 def lay_out(text_bytes: int, specs: Sequence[Spec], inside: Inside, large_bytes: int) -> tuple[list[int], int, int]:
