@@ -79,21 +79,23 @@ def allgather(
     """
     with collective("allgather", comm) as call:
         context, topology = call.context, call.context.topology
-        plan = context.cached(_Plans).plan(context, local, out, backend)
+        last, facts = context.cached(_LastPlan), facts_of(local, out, backend)
+        plan = last.kept(facts, out) or last.keep(facts, out, _plan(context, local, out, backend))
         items, whole_out = (local, out) if plan.kind is PLAIN else (take_apart(local)[0], take_apart(out)[0])
-        told, whole, starts = told_rows(plan.spec.shape[0]), plan.whole, plan.starts
+        told, whole, starts, fits = told_rows(plan.spec.shape[0]), plan.whole, plan.starts, plan.fits
         is_inside = whole_out is not None and np.may_share_memory(items, whole_out)
         is_in_place = is_inside and _begins_at(starts[topology.rank], whole_out, items)
         payload = call.agree(plan.call, told_rows(-1) if is_inside and not is_in_place else told)
         if payload != told:  # numbers of rows differ, or rows are inside of `out` elsewhere
             starts, whole = stack_rows(context, plan.spec)
+            fits = _fits(whole, whole_out)
             with agree(context.collective_comm):
-                if whole_out is not None and not (whole.fits(whole_out) and whole_out.flags.c_contiguous):
-                    raise _misfit(whole, whole_out)
                 is_in_place = is_inside and _begins_at(starts[topology.rank], whole_out, items)
                 items = copy_of(context, items) if is_inside and not is_in_place else items
-        elif not plan.fits:
-            raise mark_known(context.collective_comm, _misfit(whole, whole_out))
+        if whole_out is not None and not fits:  # on all ranks, as they have agreed on `out`
+            given = f"out is {whole_out.dtype} of shape {whole_out.shape}"
+            expected = f"the rows of all ranks are {whole.dtype} of shape {whole.shape}, in C order"
+            raise mark_known(context.collective_comm, SpecError(f"{given}, but {expected}."))
         rows = None if is_in_place else items
         if whole_out is not None:
             if whole.nbytes <= _FEW_BYTES and whole.typestr:  # copied without any allocation, so that no rank fails
@@ -136,16 +138,12 @@ class _Plan(NamedTuple):
     fits: bool
 
 
-class _Plans(LastCall[_Plan]):
+class _LastPlan(LastCall[_Plan]):
     """The plan of the last call on a communicator."""
-
-    def plan(self, context: Context, local: Any, out: Any, backend: str | None) -> _Plan:
-        """The plan for these arguments. Raises what `allgather` does for this rank's."""
-        facts = facts_of(local, out, backend)
-        return self.kept(facts, out) or self.keep(facts, out, _plan(context, local, out, backend))
 
 
 def _plan(context: Context, local: Any, out: Any, backend: str | None) -> _Plan:
+    """The plan for these arguments. Raises what `allgather` does for this rank's."""
     refuse_objects(local, "allgather")
     rows, kind = take_apart(local)
     spec, items, size = rows_of(rows), items_of_out(out, kind), context.topology.size
@@ -153,18 +151,17 @@ def _plan(context: Context, local: Any, out: Any, backend: str | None) -> _Plan:
     call = f"allgather(rows of {describe_rows(spec)}{kind.text}, backend={backend}{name_of_out(items)})"
     whole = Spec.checked((size * spec.shape[0], *spec.shape[1:]), spec.dtype)
     starts = [rank * spec.shape[0] for rank in range(size + 1)]
-    fits = items is None or (whole.fits(items) and items.flags.c_contiguous)
-    return _Plan(call, spec, kind, backend, is_in_shared_memory(items), whole, starts, fits)
+    return _Plan(call, spec, kind, backend, is_in_shared_memory(items), whole, starts, _fits(whole, items))
+
+
+def _fits(whole: Spec, out: Any) -> bool:
+    """Whether `out` can take the rows of all ranks; true without it."""
+    return out is None or (whole.fits(out) and out.flags.c_contiguous)
 
 
 def _begins_at(row: int, out: Any, local: NDArray[Any]) -> bool:
     """Whether the rows lie in `out` from `row` on."""
     return bool(out.ndim) and local.flags.c_contiguous and address_of(local) == address_of(out[row:])
-
-
-def _misfit(whole: Spec, out: Any) -> SpecError:
-    rows = f"the rows of all ranks are {whole.dtype} of shape {whole.shape}, in C order"
-    return SpecError(f"out is {out.dtype} of shape {out.shape}, but {rows}.")
 
 
 def _gather(
@@ -187,7 +184,8 @@ def _gather(
         if local is not None:
             copy_bytes(out[starts[topology.rank] : starts[topology.rank + 1]], local)
     if topology.n_nodes > 1 or not is_shared:
-        _bring(context, bytes_of(out), is_shared, [start * (out.nbytes // max(len(out), 1)) for start in starts])
+        row_bytes = out.nbytes // max(len(out), 1)
+        _bring(context, bytes_of(out), is_shared, [start * row_bytes for start in starts])
     deferred.raise_first()
 
 

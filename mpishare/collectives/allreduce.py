@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import address_of, overlap
+from mpishare.arrays.raw import Place, address_of, overlap
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.arguments import (
     LastCall,
@@ -16,7 +16,6 @@ from mpishare.collectives.arguments import (
     is_in_shared_memory,
     is_of_nodes,
     name_of_out,
-    place_of,
     refuse_objects,
 )
 from mpishare.comm import mpi
@@ -109,7 +108,10 @@ def allreduce(
     array: Any = _array_of(local) if is_number else local
     with collective("allreduce", comm) as call:
         context, topology = call.context, call.context.topology
-        plan = context.cached(_Plans).plan(context, array, out, op, backend, scope)
+        operation = operation_of(mpi.SUM if op is None else op)
+        last, facts = context.cached(_LastPlan), facts_of(array, out, operation, backend, scope)
+        plan = last.kept(facts, out)
+        plan = plan or last.keep(facts, out, _plan(context, array, out, operation, backend, scope))
         items, target = (array, out) if plan.kind is PLAIN else (take_apart(array)[0], take_apart(out)[0])
         if plan.of_nodes:
             _check_shared(items, topology.node_size, is_number)
@@ -176,17 +178,12 @@ class _Plan(NamedTuple):
     reduction: Reduction | None
 
 
-class _Plans(LastCall[_Plan]):
+class _LastPlan(LastCall[_Plan]):
     """The plan of the last call on a communicator."""
-
-    def plan(self, context: Context, local: Any, out: Any, op: Any, backend: str | None, scope: str) -> _Plan:
-        """The plan for these arguments. Raises what `allreduce` does for this rank's."""
-        operation = operation_of(mpi.SUM if op is None else op)
-        facts = facts_of(local, out, operation, backend, scope)
-        return self.kept(facts, out) or self.keep(facts, out, _plan(context, local, out, operation, backend, scope))
 
 
 def _plan(context: Context, local: Any, out: Any, operation: Operation, backend: str | None, scope: str) -> _Plan:
+    """The plan for these arguments. Raises what `allreduce` does for this rank's."""
     refuse_objects(local, "allreduce")
     items, kind = take_apart(local)
     spec = Spec.of(items)
@@ -229,13 +226,13 @@ def _check_distinct(context: Context, local: NDArray[Any]) -> None:
         Over the communicator.
     """
     segment, topology = segment_of(local), context.topology
-    places = context.node_collective_comm.allgather_obj(place_of(local))
+    own = None if segment is None else (segment.key, Place.of(local, segment.address))
+    places = context.node_collective_comm.allgather_obj(own)
     with agree(context.collective_comm):
         for rank, other in zip(topology.ranks_of(topology.node), places, strict=True):
             if segment is None or other is None or other[0] != segment.key or rank == topology.rank:
                 continue
-            theirs = np.ndarray(local.shape, local.dtype, segment.block(), *other[1:])
-            if overlap(local, theirs):
+            if overlap(local, other[1].view(segment.block())):
                 raise SpecError(
                     f"local is the same node-shared memory on ranks {topology.rank} and {rank}, and would count twice. "
                     "Pass scope='nodes' to count it once for each node, or an array of each rank."

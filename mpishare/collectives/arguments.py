@@ -86,14 +86,6 @@ def name_of_out(out: NDArray[Any] | None) -> str:
     return "" if out is None else f", out={shared_name(out, writes=True, argument='out')}"
 
 
-def place_of(array: NDArray[Any] | None) -> tuple[int | None, int, tuple[int, ...]] | None:
-    """Where a node-shared array lies: the key of its segment, the byte it begins at, its strides; else None."""
-    segment = None if array is None else segment_of(array)
-    if array is None or segment is None:
-        return None
-    return segment.key, address_of(array) - segment.address, array.strides
-
-
 def is_in_shared_memory(array: NDArray[Any] | None) -> bool:
     """Whether all ranks of this node see the same bytes of a node-shared array; else each has its own."""
     segment = None if array is None else segment_of(array)
@@ -129,19 +121,17 @@ class LastCall(Generic[_Plan]):
 
     def __init__(self, context: Context) -> None:
         self._facts: tuple[object, ...] | None = None
-        self._out: Callable[[], object] = _nothing
+        self._out: Callable[[], object] = lambda: None
         self._plan: _Plan | None = None
 
     def kept(self, facts: tuple[object, ...] | None, out: object) -> _Plan | None:
-        """What was kept for these facts and this `out`."""
-        return self._plan if facts is not None and facts == self._facts and self._out() is out else None
+        """What was kept for these facts and this `out`. Facts with an `out` differ from those without one."""
+        is_same = facts is not None and facts == self._facts and (out is None or self._out() is out)
+        return self._plan if is_same else None
 
     def keep(self, facts: tuple[object, ...] | None, out: object, plan: _Plan) -> _Plan:
         """Keeps a plan, which must not keep `out` alive, for `facts`."""
         self._facts, self._plan = facts, plan
-        self._out = _nothing if out is None else ref(out)
+        if out is not None:
+            self._out = ref(out)
         return plan
-
-
-def _nothing() -> None:
-    return None

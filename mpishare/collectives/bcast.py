@@ -58,23 +58,20 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
     with collective("bcast", comm) as call:
         context = call.context
         rank = checked_integer("root", root, largest=context.topology.size - 1)
-        call.agree(context.cached(_Texts).text(array, rank))
+        last, facts = context.cached(_LastText), facts_of(array, array, rank)
+        call.agree(last.kept(facts, array) or last.keep(facts, array, _text(array, rank)))
         if context.topology.n_nodes > 1:
             with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
                 broadcast(context, rank, bytes_of(take_apart(array)[0]))
     return array
 
 
-class _Texts(LastCall[str]):
+class _LastText(LastCall[str]):
     """The text of the last call on a communicator."""
-
-    def text(self, array: Any, root: int) -> str:
-        """The call as all ranks must give it. Raises what `bcast` does for this rank's arguments."""
-        facts = facts_of(array, array, root)
-        return self.kept(facts, array) or self.keep(facts, array, _text(array, root))
 
 
 def _text(array: Any, root: int) -> str:
+    """The call as all ranks must give it. Raises what `bcast` does for this rank's arguments."""
     items, kind = take_apart(array)
     cure = "share brings an array or an object of the root to all ranks; bcast refreshes an array that all have. "
     return f"bcast({shared_name(items, writes=True, cure=cure)}{kind.text}, {root=})"

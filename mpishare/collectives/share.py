@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from mpishare.arrays.raw import Block
 from mpishare.arrays.spec import PLAIN_CLASSES, Spec, describe
 from mpishare.collectives.arguments import is_of_nodes
 from mpishare.comm import callsite, mpi
@@ -257,19 +256,24 @@ def _share(
 
 
 def _stored(
-    context: Context,
-    header: Spec | PackedHeader,
-    source: ArraySource | _Object | None,
-    reserved: Reservation | None,
-    options: _Options,
+    context: Context, header: Spec | PackedHeader, source: Any, reserved: Reservation | None, options: _Options
 ) -> Segment:
     """Node memory with the bytes of `source`, in what the root has reserved and filled if there is such. Collective."""
+    topology, root = context.topology, options.root
     reserved = reserved or _reserved(context, header.nbytes, options)
-    if reserved is None:
-        return _filled(context, header, source, options)
-    if context.topology.n_nodes > 1:
-        _send_to_nodes(context, options.root, np.frombuffer(reserved.content, np.uint8))
-    return reserved.commit("share")
+    if reserved is not None:
+        if topology.n_nodes > 1:
+            broadcast(context, root, np.frombuffer(reserved.content, np.uint8))
+            if topology.node != topology.node_of(root):
+                context.node_collective_comm.barrier()
+        return reserved.commit("share")
+    memory = node_memory(context, header.nbytes, backend=options.backend, made_by="share", writable=options.writable)
+    with memory as segment:
+        if isinstance(header, Spec):
+            replicate(context, root, segment.block(), segment.origin.is_shared, source)
+        else:
+            replicate_object(context, root, segment, header, source)
+    return segment
 
 
 def _check_call(obj: Any, call: Any) -> None:
@@ -328,13 +332,6 @@ def _reserved(context: Context, nbytes: int, options: _Options) -> Reservation |
     return offered(context, nbytes, options.backend)
 
 
-def _send_to_nodes(context: Context, root: int, block: Block) -> None:
-    """Brings the bytes of the root's node to the other nodes. Collective over the communicator."""
-    broadcast(context, root, block)
-    if context.topology.node != context.topology.node_of(root):
-        context.node_collective_comm.barrier()
-
-
 def _header(context: Context, payload: bytes, source: ArraySource | _Object | None, root: int) -> Spec | PackedHeader:
     """What the root has agreed with the others to share."""
     if source is not None and not source.header.packed[1]:
@@ -342,18 +339,6 @@ def _header(context: Context, payload: bytes, source: ArraySource | _Object | No
     if is_packed_header(payload):
         return PackedHeader.unpack(payload)
     return broadcast_spec(context, payload, b"" if source is None else source.header.packed[1], root)
-
-
-def _filled(context: Context, header: Spec | PackedHeader, source: Any, options: _Options) -> Segment:
-    """Node memory with the bytes of `source`, which is read-only on every node unless `writable`. Collective."""
-    with node_memory(
-        context, header.nbytes, backend=options.backend, made_by="share", writable=options.writable
-    ) as segment:
-        if isinstance(header, Spec):
-            replicate(context, options.root, segment.block(), segment.origin.is_shared, source)
-        else:
-            replicate_object(context, options.root, segment, header, source)
-    return segment
 
 
 class _Object(PackedObject):
