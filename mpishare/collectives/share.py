@@ -231,9 +231,7 @@ def _share(
     if context.topology.rank == options.root:
         payload = _CALLED
         if function is None:
-            source = _source_of(obj, options)
-            reserved = _written(context, source, options)
-            payload = source.header.packed[0]
+            payload, source, reserved = _written(context, _source_of(obj, options), options)
     payload = call.agree(options.call, payload)
     if payload == _CALLED:
         payload, source, reserved = _called(context, function, options, of_all)
@@ -249,9 +247,8 @@ def _share(
         reserved = None
         with agree(context.collective_comm) as agreement:
             if isinstance(source, _Object):
-                source = _Object(source.obj, options, source.lacking | named_by(source.names, lacking))
-                reserved = _written(context, source, options)
-                agreement.payload = source.header.packed[0]
+                packed = _Object(source.obj, options, source.lacking | named_by(source.names, lacking))
+                agreement.payload, source, reserved = _written(context, packed, options)
         payload = agreement.payload
 
 
@@ -292,7 +289,7 @@ def _called(
     It may call no collective with other ranks of `of_all`: ranks of other nodes make their calls at any time.
 
     Returns:
-        The payload of the root, and on `root` its object and what `_written` returns.
+        The payload of the root, and on `root` the others that `_written` returns.
     """
     is_root, source, reserved = context.topology.rank == options.root, None, None
     barrier: list[mpi.Request] = []
@@ -306,9 +303,7 @@ def _called(
             advance_all()
             time.sleep(_SLEEP_S)
         if is_root:
-            source = _source_of(obj, options)
-            reserved = _written(context, source, options)
-            agreement.payload = source.header.packed[0]
+            agreement.payload, source, reserved = _written(context, _source_of(obj, options), options)
     return agreement.payload, source, reserved
 
 
@@ -317,12 +312,14 @@ def _source_of(obj: Any, options: _Options) -> ArraySource | _Object:
     return ArraySource(Spec.of(obj), obj) if type(obj) in PLAIN_CLASSES else _pack(obj, options)
 
 
-def _written(context: Context, source: ArraySource | _Object, options: _Options) -> Reservation | None:
-    """A free slot, with the bytes of the root; None if there is none."""
+def _written(
+    context: Context, source: ArraySource | _Object, options: _Options
+) -> tuple[bytes, ArraySource | _Object, Reservation | None]:
+    """The payload of the root, `source`, and a free slot with its bytes; None if there is none."""
     reserved = _reserved(context, source.header.nbytes, options)
     if reserved is not None:
         source.write(reserved.content)
-    return reserved
+    return source.header.packed[0], source, reserved
 
 
 def _reserved(context: Context, nbytes: int, options: _Options) -> Reservation | None:
