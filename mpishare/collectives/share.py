@@ -26,7 +26,6 @@ from mpishare.memory.segment import Segment
 from mpishare.objects.packing import (
     PackedHeader,
     PackedObject,
-    is_packed_header,
     note_bytes,
     replicate_object,
     unpack_object,
@@ -333,9 +332,8 @@ def _header(context: Context, payload: bytes, source: ArraySource | _Object | No
     """What the root has agreed with the others to share."""
     if source is not None and not source.header.packed[1]:
         return source.header
-    if is_packed_header(payload):
-        return PackedHeader.unpack(payload)
-    return broadcast_spec(context, payload, b"" if source is None else source.header.packed[1], root)
+    extension = b"" if source is None else source.header.packed[1]
+    return PackedHeader.unpack(payload) or broadcast_spec(context, payload, extension, root)
 
 
 class _Object(PackedObject):

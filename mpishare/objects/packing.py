@@ -65,14 +65,9 @@ class PackedHeader(NamedTuple):
         return _HEADER.pack(_MAGIC, *self), b""
 
     @classmethod
-    def unpack(cls, payload: bytes) -> PackedHeader:
-        """The header of a payload from `packed`."""
-        return cls(*_HEADER.unpack(payload)[1:])
-
-
-def is_packed_header(payload: bytes) -> bool:
-    """Whether it is the header of an object; else it is the header of an array."""
-    return payload.startswith(_MAGIC)
+    def unpack(cls, payload: bytes) -> PackedHeader | None:
+        """The header of a payload from `packed`; None if it is the header of an array."""
+        return cls(*_HEADER.unpack(payload)[1:]) if payload.startswith(_MAGIC) else None
 
 
 class PackedObject:

@@ -249,11 +249,10 @@ def _number_of(obj: Any) -> int | None:
     shared = _shared.get(id(obj))
     if shared is None or shared.obj() is not obj or type(obj) is not shared.kind:
         return None
-    if vars(obj).keys() != shared.attributes.keys():
-        return None
-    pairs = zip(vars(obj).items(), map(shared.attributes.get, vars(obj)), strict=True)
-    is_same = all(
-        value is old or (type(old) is ref and value is not None and old() is value) for (_, value), old in pairs
+    attributes = vars(obj)
+    is_same = attributes.keys() == shared.attributes.keys() and all(
+        attributes[name] is old or (type(old) is ref and attributes[name] is not None and old() is attributes[name])
+        for name, old in shared.attributes.items()
     )
     return shared.key if is_same else None
 

@@ -80,7 +80,7 @@ def _additions(array: NDArray[Any]) -> tuple[_Template, dict[str, Any]]:
     These are apart from it as some depend on the items, such as a mask. The array without items has what it was made
     with in their place.
     """
-    template, own = _without_items(array), _attributes(array)
+    template, own = _part(array if array.ndim else _part(array, np.newaxis), slice(0)), _attributes(array)
     if isinstance(array, np.ma.MaskedArray):  # which pickles its mask as bytes
         _set_attributes(template, {**own, "_mask": np.ma.make_mask_none(template.shape, template.dtype)})
         return _Template(template), {name: own[name] for name in ("_mask", "_hardmask")}
@@ -90,11 +90,6 @@ def _additions(array: NDArray[Any]) -> tuple[_Template, dict[str, Any]]:
     parts = {name: value for name, value in own.items() if id(value) in pickled}
     _set_attributes(template, {name: made[name] for name in parts if name in made})
     return _Template(template), parts
-
-
-def _without_items(array: NDArray[Any]) -> NDArray[Any]:
-    """An array of the same class, but without items."""
-    return _part(array if array.ndim else _part(array, np.newaxis), slice(0))
 
 
 def _part(array: NDArray[Any], key: Any) -> NDArray[Any]:
