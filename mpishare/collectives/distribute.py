@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays import slices
-from mpishare.arrays.raw import Block, bytes_of, copy_bytes
+from mpishare.arrays.raw import bytes_of, copy_bytes
+from mpishare.arrays.slices import parts_of
 from mpishare.arrays.spec import Spec, describe
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NO_PAYLOAD, agree
@@ -24,21 +22,10 @@ from mpishare.memory.backends import check_backend
 from mpishare.objects.distributed import Distributed, node_counts, on_each_node
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.rows import (
-    allocate,
-    bytes_in_c_order,
-    describe_rows,
-    receive_blocks,
-    rows_of,
-    send_blocks,
-    stack_rows,
-)
+from mpishare.transfer.rows import describe_rows, rows_of, spread_rows, stack_rows
 
 Parts = list[tuple[int, NDArray[Any]]]
 """Rows of a node, with the rank that brings them."""
-
-_CHUNK_BYTES = 4 << 20
-"""Rows travel from the root in chunks of this size. Rows that are not contiguous are copied to a buffer for one."""
 
 
 def distribute(
@@ -93,8 +80,7 @@ def distribute(
         True
     """
     with collective("distribute", comm) as call:
-        context, extension, stage = call.context, b"", np.empty(0, np.uint8)
-        payload = NO_PAYLOAD
+        context, payload, extension = call.context, NO_PAYLOAD, b""
         root = checked_integer("root", root, largest=context.topology.size - 1)
         backend = check_backend(backend, context)
         numbers = None if counts is None else checked_integers("counts", counts)
@@ -108,41 +94,26 @@ def distribute(
         elif context.topology.rank == root:
             spec = rows_of(array)
             payload, extension = spec.packed
-            is_copied = array is not None and not array.flags.c_contiguous
-            stage = allocate(context, max(spec.nbytes // max(spec.shape[0], 1), _CHUNK_BYTES) if is_copied else 0)
         payload = call.agree(f"distribute({what}, backend={backend})", payload)
         if local is not None:
             return _from_all(context, spec, local, backend)
         spec = broadcast_spec(context, payload, extension, root)
         whole = Spec(spec.dtype, spec.shape)
-        numbers = node_counts(context, whole, numbers)
-        return _made(context, whole, numbers, partial(_fill_from_root, context, array, root, stage, numbers), backend)
+        return _from_root(context, whole, array, root, node_counts(context, whole, numbers), backend)
 
 
-def _fill_from_root(
-    context: Context, array: NDArray[Any] | None, root: int, stage: Block, counts: Sequence[int], own: NDArray[Any]
-) -> Parts:
-    """Fills the rows of each node from the root's array; see `_made`."""
-    topology = context.topology
-    if topology.rank == root and array is not None:
-        parts = slices.parts_of(len(array), topology.n_nodes, counts)
-        blocks = (
-            (topology.ranks_of(node)[0], bytes_in_c_order(array[part][chunk], stage))
-            for node, part in enumerate(parts)
-            if node != topology.node
-            for chunk in _chunks(array[part])
-        )
-        send_blocks(context, blocks, reuses_memory=not array.flags.c_contiguous)
-        copy_bytes(own, array[parts[topology.node]])
-    elif topology.is_leader and topology.node != topology.node_of(root):
-        receive_blocks(context, [(root, bytes_of(own[chunk])) for chunk in _chunks(own)])
-    return [(root, own)]
+def _from_root(
+    context: Context, whole: Spec, array: NDArray[Any] | None, root: int, counts: Sequence[int], backend: str | None
+) -> Distributed:
+    """The rows of the root's array. Collective over the communicator."""
+    receivers = [root if root in ranks else ranks[0] for ranks in context.topology.placement.nodes]
+    parts = dict(zip(receivers, parts_of(whole.shape[0], len(receivers), counts), strict=True))
 
+    def fill(own: NDArray[Any]) -> Parts:
+        spread_rows(context, root, array, parts, own)
+        return [(root, own)]
 
-def _chunks(rows: NDArray[Any]) -> Iterator[slice]:
-    """The chunks in which rows travel from the root."""
-    row_bytes = rows.nbytes // max(len(rows), 1)
-    return slices.chunks(len(rows), max(_CHUNK_BYTES // max(row_bytes, 1), 1))
+    return _made(context, whole, counts, fill, backend)
 
 
 def _from_all(context: Context, spec: Spec, local: NDArray[Any], backend: str | None) -> Distributed:

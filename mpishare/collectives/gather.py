@@ -21,13 +21,13 @@ from mpishare.objects.array_class import items_of_out, take_apart
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.rows import (
     allocate,
-    bytes_in_c_order,
     copy_of,
     describe_rows,
     memory_of,
     receive_blocks,
     rows_of,
     send_blocks,
+    spread_rows,
     stack_rows,
     told_rows,
 )
@@ -164,16 +164,7 @@ def scatter(
             block = memory_of(context, own_spec, items_of_out(out, kind))
             is_apart = may_be_in_array and is_written_by_node(out)
             received = allocate(context, own_spec.nbytes) if is_apart else block
-            is_copied = topology.rank == root and array is not None and not array.flags.c_contiguous
-            longest = max(part.stop - part.start for part in parts)
-            stage = allocate(context, spec.nbytes // max(spec.shape[0], 1) * longest if is_copied else 0)
-        if topology.rank != root or array is None:
-            receive_blocks(context, [(root, received)])
-        else:
-            others = [rank for rank in range(topology.size) if rank != root]
-            blocks = ((rank, bytes_in_c_order(array[parts[rank]], stage)) for rank in others)
-            send_blocks(context, blocks, reuses_memory=is_copied)
-            received[:] = bytes_in_c_order(array[own], stage)
+        spread_rows(context, root, array, dict(enumerate(parts)), own_spec.view(received))
         if may_be_in_array:
             context.node_collective_comm.barrier()  # the root has sent all rows
         if is_apart:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, zip_longest
 from typing import Any
 
@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
-from mpishare.comm.agreement import PAYLOAD_BYTES, mark_known
+from mpishare.comm.agreement import PAYLOAD_BYTES, agree, mark_known
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.errors import SpecError
 from mpishare.host.memory import allocate_buffer
 from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast
+
+_CHUNK_BYTES = 4 << 20
+"""Rows travel from the root in chunks of this size. Rows that are not contiguous are copied to a buffer for one."""
 
 
 def rows_of(array: object) -> Spec:
@@ -147,7 +150,45 @@ def cut_messages(blocks: Iterable[Block]) -> Iterator[Block]:
     return (block[chunk] for block in blocks for chunk in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES))
 
 
-def bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
+def spread_rows(
+    context: Context, root: int, array: NDArray[Any] | None, parts: Mapping[int, slice], own: NDArray[Any]
+) -> None:
+    """Brings to each rank in `parts`, one of which is the root, its part of the rows of the root's array.
+
+    Args:
+        context: The context of the communicator.
+        root: The rank that has `array`.
+        array: The array, of any strides, on `root`; ignored on the other ranks.
+        parts: The rows of each rank that gets some.
+        own: Where this rank's rows go, in C order.
+
+    Raises:
+        CapacityError: The root has no memory for a chunk of rows that are not contiguous. On all ranks.
+
+    Collective:
+        Over the communicator, but a rank may return before others have come.
+    """
+    rank = context.topology.rank
+    rows = array if rank == root and array is not None else own
+    row_bytes = rows.nbytes // max(len(rows), 1)
+    chunk = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
+    is_copied = rank == root and not rows.flags.c_contiguous
+    with agree(context.collective_comm):
+        stage = allocate(context, min(chunk, len(rows)) * row_bytes if is_copied else 0)
+    if rank == root:
+        blocks = (
+            (other, _bytes_in_c_order(rows[part][some], stage))
+            for other, part in parts.items()
+            if other != root
+            for some in slices.chunks(part.stop - part.start, chunk)
+        )
+        send_blocks(context, blocks, reuses_memory=is_copied)
+        copy_bytes(own, rows[parts[root]])
+    elif rank in parts:
+        receive_blocks(context, [(root, bytes_of(own[some])) for some in slices.chunks(len(own), chunk)])
+
+
+def _bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
     """The bytes of `rows` in C order: its own if it is contiguous, else a copy at the front of `stage`."""
     if rows.flags.c_contiguous:
         return bytes_of(rows)
