@@ -274,8 +274,6 @@ def _lengths(shape: ShapeLike) -> tuple[int, ...]:
         SpecError: It is not a shape, or is negative.
     """
     try:
-        if isinstance(shape, int):  # for which np.iterable takes 0.6 us
-            shape = (shape,)
         lengths = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
     except TypeError as error:
         raise SpecError(f"shape {shape!r} is not understood: give one integer or several.") from error
