@@ -43,8 +43,7 @@ class Bar:
                 elif not is_terminal:
                     options["ncols"] = columns  # without it tqdm asks the terminal
                 kind: Any = type("bar", (tqdm,), own)
-                self._bar = kind.__new__(kind)  # known before it writes, and so may fail
-                self._bar.__init__(total=total, unit=unit, file=sys.stderr, **options)
+                self._bar = kind(total=total, unit=unit, file=sys.stderr, **options)
 
     def show(self, done: int) -> None:
         """Shows how much of this round has been done."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpishare.arrays.raw import Block, address_of, bytes_of, copy_bytes
+from mpishare.arrays.raw import address_of, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.arguments import LastCall, facts_of, is_in_shared_memory, name_of_out, refuse_objects
 from mpishare.comm import mpi
@@ -183,24 +183,13 @@ def _gather(
     with deferred:
         if local is not None:
             copy_bytes(out[starts[topology.rank] : starts[topology.rank + 1]], local)
-    if topology.n_nodes > 1 or not is_shared:
-        row_bytes = out.nbytes // max(len(out), 1)
-        _bring(context, bytes_of(out), is_shared, [start * row_bytes for start in starts])
-    deferred.raise_first()
-
-
-def _bring(context: Context, block: Block, is_shared: bool, starts: Sequence[int]) -> None:
-    """Brings the bytes of each rank, from `starts[rank]` on, to the memory of all ranks.
-
-    Collective:
-        Over the communicator.
-    """
-    topology = context.topology
-    if not is_shared:
+    if out.nbytes and not is_shared:
         for other in topology.ranks_of(topology.node):
-            broadcast_in_node(context, other, block[starts[other] : starts[other + 1]])
-    if topology.n_nodes > 1 and block.nbytes:
+            broadcast_in_node(context, other, bytes_of(out[starts[other] : starts[other + 1]]))
+    if out.nbytes and topology.n_nodes > 1:
+        block, row_bytes = bytes_of(out), out.nbytes // len(out)
         context.node_collective_comm.barrier()
-        gather_nodes(context, block, starts)
+        gather_nodes(context, block, [start * row_bytes for start in starts])
         if not is_shared:
             broadcast_in_node(context, 0, block)
+    deferred.raise_first()
