@@ -18,11 +18,11 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MAX_PERCENT = 90
 
-_by_call: dict[str, str] = {}
-"""Settings of `configure`, by the names of their variables."""
+by_call: dict[str, str] = {}
+"""What `configure` has set in this process, by the names of the variables."""
 
 
-_SOURCES = ChainMap(os.environ, _by_call)
+_SOURCES = ChainMap(os.environ, by_call)
 """Where settings come from: the environment first, so that whoever starts a program has the last word."""
 
 
@@ -217,11 +217,6 @@ def variables_of(settings: Mapping[str, object]) -> dict[str, str]:
     for variable in texts:
         _value_of(known[variable], texts[variable])
     return texts
-
-
-def set_variables(texts: Mapping[str, str]) -> None:
-    """Sets variables in this process alone. The environment goes before them."""
-    _by_call.update(texts)
 
 
 def rank_variables() -> dict[str, str]:

@@ -15,7 +15,7 @@ from mpishare._version import VERSION
 from mpishare.comm import mpi
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context, context_of, is_in_use
-from mpishare.config import counted, format_bytes, set_variables, variables_of
+from mpishare.config import by_call, counted, format_bytes, variables_of
 from mpishare.errors import ArgumentError, name_ranks
 from mpishare.host.leftovers import unused_files
 from mpishare.host.memory import SHM_DIR, Machine
@@ -167,7 +167,7 @@ def configure(**settings: object) -> None:
             "configure() comes too late: a communicator has been used, with the settings of then. Call it before the "
             "first collective."
         )
-    set_variables(variables)
+    by_call.update(variables)
 
 
 def info(*, probe: bool = False, comm: mpi.Comm | None = None) -> Info:

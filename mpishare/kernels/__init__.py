@@ -138,12 +138,10 @@ def _check_array(array: NDArray[Any]) -> None:
 
 
 def _checked_index(array: NDArray[Any], index: int | tuple[int, ...]) -> tuple[int, ...]:
-    """The index as a tuple of Python's integers, so that numba compiles for one type."""
+    """The index as a tuple of Python's integers, so that numba compiles for one type. The compiled code checks them."""
     integers = index if isinstance(index, tuple) else (index,)
     if len(integers) != array.ndim or not all(isinstance(integer, int | np.integer) for integer in integers):
         raise ArgumentError(f"index is {index!r}; expected one integer for each of {array.ndim} dimensions.")
-    if not all(-length <= integer < length for integer, length in zip(integers, array.shape, strict=True)):
-        raise IndexError("atomic_add: the index is out of bounds")
     return tuple(map(int, integers))
 
 
