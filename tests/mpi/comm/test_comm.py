@@ -21,6 +21,7 @@ from mpishare.config import Config
 from mpishare.errors import name_ranks
 from mpishare.files.errors import file_errors
 from mpishare.memory.backends import kernel_errors
+from tests.everything import everything
 
 
 @pytest.mark.parametrize("part", ["all", "reversed", "every other rank", "one rank"])
@@ -136,52 +137,6 @@ def test_all_ranks_hear_of_two_different_calls(check, configured, shared_folder,
         assert ms.share(nodes.rank, comm=duplicate) == 0
 
 
-def call_everything(ms, comm, folder):
-    """Makes every public call over `comm`, the large ones with arrays of 4 MiB."""
-    rows, nodes, array = np.ones((1 << 17, 4)), ms.topology(comm), ms.zeros((1 << 17, 4), comm=comm)
-    ms.bcast(array, comm=comm)
-    for region in (np.s_[...], np.s_[:, 1:]):
-        ms.put(array, region, rows[region], comm=comm)
-    kept = ms.share(call=lambda: {"rows": rows}, comm=comm, backend="memmap")["rows"]
-    ms.private(kept)
-    ms.handle(kept)
-    ms.full(9, 1, comm=comm)
-    ms.empty(9, comm=comm)
-    ms.ones(9, comm=comm)
-    ms.empty_like(kept, comm=comm)
-    ms.zeros_like(kept, comm=comm)
-    ms.full_like(kept, 2, comm=comm)
-    ms.scatter(ms.gather(rows[ms.partition(1 << 17, comm=comm)], comm=comm), comm=comm)
-    ms.rows(comm.rank, comm=comm)
-    ms.distribute(local=rows, comm=comm).take(range(3))
-    ms.allreduce(ms.allgather(rows, comm=comm), comm=comm)
-    for file, dataset in ((folder / "a.npy", None), (folder / "a.h5", "a")):
-        ms.save(file, rows, dataset, distributed=True, comm=comm)
-        for read in ("job", "node"):
-            ms.load(file, dataset, read=read, comm=comm)
-        ms.stored(file)
-    checkpoint = ms.Checkpoint(folder / "run", comm=comm)
-    checkpoint.save(1, {"a": rows}, distributed=["a"])
-    checkpoint.latest().load("a")
-    ms.map(abs, range(99), comm=comm, gather="all")
-    with ms.Pool(comm) as pool:
-        if pool is not None:
-            pool.map(abs, range(99))
-            pool.submit(abs, -1).result()
-    following, previous = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    ms.sendrecv({"rows": rows}, following, source=previous, comm=comm)
-    for begin in (ms.isend, ms.send):
-        request = ms.irecv(comm.rank, comm=comm)
-        begin(np.ones(3), comm.rank, comm=comm)
-        request.wait()
-    ms.send(1, comm.rank, comm=comm)
-    ms.recv(comm.rank, comm=comm)
-    ms.fence(comm=comm, scope="all")
-    ms.info(probe=True, comm=comm)
-    ms.report()
-    assert nodes.comm == comm
-
-
 def test_no_call_sends_messages_on_a_communicator_that_users_see(duplicate, shared_folder):
     """They would come to a receive from any rank with any tag."""
     nodes, names = ms.topology(duplicate), set()
@@ -193,7 +148,8 @@ def test_no_call_sends_messages_on_a_communicator_that_users_see(duplicate, shar
             names.add(name)
             return getattr(ms, name)
 
-    call_everything(Recording(), duplicate, shared_folder)
+    for _ in everything(Recording(), duplicate, shared_folder):
+        pass
     calls = {name for name in ms.__all__ if callable(getattr(ms, name)) and name.islower()}
     assert calls | {"Checkpoint", "Pool"} <= names | {"configure"}  # which is local, and comes first of all
     assert not any(request.Test() for request in requests)
