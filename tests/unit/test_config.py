@@ -104,9 +104,3 @@ def test_unknown_settings():
     environ = {"MPISHARE_TIMEUOT": "3", "MPISHARE_ZZZZZZZZ": "1", "MPISHARE_VENV": "v", "MPISHARE_DIR": "/a"}
     texts = ["MPISHARE_TIMEUOT is no setting; did you mean MPISHARE_TIMEOUT?", "MPISHARE_ZZZZZZZZ is no setting"]
     assert unknown_settings(environ) == texts
-
-
-def test_folders_may_differ_between_nodes():
-    assert Config.read({"MPISHARE_DIR": "/a"}).common == Config.read({"MPISHARE_DIR": "/b"}).common
-    assert Config.read({"MPISHARE_CHECK": "1"}).common == "with MPISHARE_CHECK=1"
-    assert Config.read({}).common == "with the default settings"

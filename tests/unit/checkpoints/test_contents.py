@@ -1,4 +1,4 @@
-"""The file of a checkpoint: any byte that is altered is noticed, and each run of an array is a tile."""
+"""The file of a checkpoint: any byte that is altered is noticed."""
 
 import json
 from functools import reduce
@@ -73,16 +73,6 @@ def test_a_manifest_that_does_not_fit_the_file_is_noticed(path, place, value):
     path.write_bytes((header + text).ljust(block_bytes, b"\0") + saved[block_bytes:])
     with pytest.raises(DAMAGE):
         verified(path)
-
-
-def test_each_run_is_a_tile(path):
-    part, block = verified(path).arrays["grid"], np.zeros(ARRAYS["grid"].nbytes, np.uint8)
-    with InputFile(str(path)) as source:
-        tiles = list(part.tiles(source, 1))
-        for tile in reversed(tiles):
-            tile.read(block)
-    assert block.tobytes() == ARRAYS["grid"].tobytes()
-    assert [tile.first for tile in tiles] == [64 * n for n in range(5)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 10, 100])

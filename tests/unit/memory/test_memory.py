@@ -1,4 +1,4 @@
-"""Memory of this process, without MPI: maps, files without a name, and slabs of slots."""
+"""Memory of this process, without MPI: maps, files without a name, and sizes of slots."""
 
 import gc
 import mmap
@@ -12,8 +12,8 @@ import pytest
 from mpishare.arrays.raw import address_of
 from mpishare.memory.mapping import Mapping, Origin
 from mpishare.memory.pages import dealt, domains_of_maps, huge_areas, huge_bytes
-from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, SlotPool, segment_with, slot_bytes
-from mpishare.memory.segment import Segment, segment_at, segment_of
+from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, slot_bytes
+from mpishare.memory.segment import Segment, segment_at
 from mpishare.memory.shared_file import memory_file
 
 PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
@@ -179,36 +179,6 @@ def test_slots_of_few_sizes_hold_their_arrays_and_waste_little():
         assert nbytes <= slot <= max(nbytes + 63, nbytes * 1.25)
         assert slot_bytes(slot) == slot
     assert len({slot_bytes(nbytes) for nbytes in range(1, LARGEST_SLOT_BYTES + 1, 61)}) < 80
-
-
-def test_memory_larger_than_the_limit_displaces_nothing():
-    pool, slots = SlotPool(None, 2 * PAGE), []
-    for nbytes in (PAGE, 3 * PAGE):
-        slots.append(Slot(Mapping.anonymous(nbytes), Origin("test", node_size=1), nbytes))
-        pool.add(slots[-1])
-        segment = Segment(slots[-1], nbytes, None, "test")
-        del segment
-    assert [*pool.idle] == slots[:1]
-
-
-def test_a_segment_is_found_by_an_address_in_it_and_by_its_key_until_its_last_view_is_gone():
-    """A key of what may change finds nothing."""
-    pool, views, first = SlotPool(4096, 1 << 30), [], 1 << 60
-    nbytes = pool.wanted_bytes()
-    pool.add_slab(pool.cut(Mapping.anonymous(nbytes), Origin("test", node_size=1), nbytes))
-    for key in range(first, first + 16):
-        segment = Segment(pool.free.pop(), 4095, key, "test")
-        assert segment_at(np.frombuffer(segment.block().data[9:], np.uint8)) is segment
-        segment.seal(is_final=bool(key % 2))
-        views.append(np.frombuffer(segment.block().data[5:], np.uint8))
-        assert segment_of(views[-1]) is None
-    del segment
-    keys = [found.key for found in map(segment_at, views) if found is not None and found.key is not None]
-    assert keys == list(range(first, first + 16))
-    assert [segment_with(key) is not None for key in keys] == [False, True] * 8
-    del views[3]
-    assert segment_with(first + 3) is None
-    assert segment_at(np.zeros(3)) is None
 
 
 def test_a_segment_with_memory_of_its_own_is_found_before_and_after_it_is_sealed():
