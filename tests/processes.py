@@ -1,29 +1,59 @@
 """What the kernel tells about a process, and waiting for one, for tests."""
 
+import gc
 import os
+import resource
 import time
+from contextlib import contextmanager
 from mmap import PAGESIZE
 from pathlib import Path
 
 import numpy as np
 
 
-def error_as(user, call):
-    """The number of the OSError that `call` raises in a process of an unprivileged user; 0 for none."""
+def in_child(call):
+    """The number that `call` returns in a forked child, with which the child exits; 255 if it raises."""
     child = os.fork()
     if not child:
         number = 255
         try:
-            os.setgroups([])
-            os.setresgid(user, user, user)
-            os.setresuid(user, user, user)
-            call()
-            number = 0
-        except OSError as error:
-            number = error.errno or number
+            number = int(call())
         finally:
             os._exit(number)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def error_as(user, call):
+    """The number of the OSError that `call` raises in a process of an unprivileged user; 0 for none."""
+
+    def number():
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        try:
+            call()
+        except OSError as error:
+            return error.errno or 255
+        return 0
+
+    return in_child(number)
+
+
+@contextmanager
+def limited(number, limit):
+    """Within the block a soft limit of this process, such as resource.RLIMIT_NOFILE, is `limit`."""
+    before = resource.getrlimit(number)
+    resource.setrlimit(number, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(number, before)
+
+
+def open_files():
+    """How many descriptors this process has."""
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def anonymous_bytes():

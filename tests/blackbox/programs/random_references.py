@@ -7,7 +7,6 @@ memory, unless it is not in the communicator, or has dropped it.
 """
 
 import gc
-import os
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import mpishare as ms
 from tests.arrays import DTYPES, assert_same, bits
 from tests.blackbox.programs.random_calls import WORLD, draw_array, run
+from tests.processes import in_child
 
 CHOSEN = [DTYPES[name] for name in ["f8", "i4", ">c16", "U3", "M8[ns]", "struct", "titles", "foreign", "?"]]
 MOST_ARRAYS, MOST_MODELS = 40, 6
@@ -178,10 +178,8 @@ def pool(rng, comm):
 def fork(rng, comm):
     """A child of some ranks sees what was there."""
     if rng.random() < 0.3 and rng.random(WORLD.size)[WORLD.rank] < 0.5:
-        child = os.fork()
-        if not child:
-            os._exit(any(array is not None and bits(array) != bits(wanted) for array, wanted in arrays.values()))
-        assert os.waitpid(child, 0)[1] == 0
+        pairs = [pair for pair in arrays.values() if pair[0] is not None]
+        assert in_child(lambda: any(bits(array) != bits(wanted) for array, wanted in pairs)) == 0
 
 
 CALLS = [make, make, make, refer, refer, refer, refer, model, tasks, tasks, tasks, pool, fork]

@@ -5,9 +5,7 @@ import gc
 import io
 import os
 import sys
-import warnings
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -21,6 +19,7 @@ from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same
 from tests.mpi.files.test_formats import assert_loaded, read_bytes
 from tests.mpi.test_errors import assert_refused, assert_refused_alike, assert_refused_by_some
+from tests.processes import open_files
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
@@ -93,18 +92,16 @@ def make_linked(folder):
 
 
 @pytest.mark.parametrize("read", ["job", "node"])
-def test_links_are_followed_and_read_once(folder, shared_folder, read, monkeypatch):
+def test_links_are_followed_and_read_once(folder, shared_folder, read, monkeypatch, recwarn):
     """Also where the other ranks work in another folder."""
     if COMM.rank == 0:
         make_linked(shared_folder)
     COMM.Barrier()
     if COMM.rank == 0 or (read == "node" and ms.topology().is_leader):
         monkeypatch.chdir(shared_folder)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        data = ms.load("linked.h5", read=read)
-    assert len(caught) == (COMM.rank == 0)
-    assert all("link '/entry/gone': it leads to dataset 'x' of none.h5" in str(each.message) for each in caught)
+    data = ms.load("linked.h5", read=read)
+    assert len(recwarn) == (COMM.rank == 0)
+    assert all("link '/entry/gone': it leads to dataset 'x' of none.h5" in str(each.message) for each in recwarn)
     assert_loaded(data["entry"]["far"], LARGE)
     assert data["entry"]["far"] is data["entry"]["again"] is data["same"]["far"]
     assert data["table"].tolist() == [(b"Sun", 1.0)]
@@ -115,14 +112,12 @@ def test_links_are_followed_and_read_once(folder, shared_folder, read, monkeypat
 
 
 @pytest.mark.parametrize("dataset", [None, "empty"])
-def test_what_cannot_be_loaded_is_left_out_of_a_group(folder, raised, dataset):
+def test_what_cannot_be_loaded_is_left_out_of_a_group(folder, raised, dataset, recwarn):
     """Rank 0 warns once; alone it is refused."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        errors = raised(lambda: assert_loaded(ms.load(folder / "partly.h5", dataset)["a"], np.arange(5)))
+    errors = raised(lambda: assert_loaded(ms.load(folder / "partly.h5", dataset)["a"], np.arange(5)))
     expected = ["nothing"] * COMM.size if dataset is None else ["SpecError"] + ["PeerError"] * (COMM.size - 1)
     assert [error for error, _ in errors] == expected
-    messages = [str(warning.message) for warning in caught]
+    messages = [str(warning.message) for warning in recwarn]
     assert len(messages) == (dataset is None and COMM.rank == 0)
     assert all("partly.h5: dataset '/empty': it is an HDF5 null dataspace" in message for message in messages)
 
@@ -178,10 +173,10 @@ def test_other_dtypes(folder, raised):
 
 def test_a_map_reads_nothing_and_holds_one_descriptor(folder):
     ms.load(folder / "large.npy", map=True)
-    before, held = read_bytes(), len(list(Path("/proc/self/fd").iterdir()))
+    before, held = read_bytes(), open_files()
     result = ms.load(folder / "large.npy", map=True)
     assert read_bytes() - before < 100_000
-    assert len(list(Path("/proc/self/fd").iterdir())) == held + 1
+    assert open_files() == held + 1
     row = result[5]
     del result
     gc.collect()

@@ -20,7 +20,7 @@ from mpishare.memory import backends, pages, pool
 from mpishare.memory.backends import Backend
 from mpishare.memory.mapping import Mapping
 from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, settings_of
-from tests.processes import file_id, file_of_map, permissions, present_pages
+from tests.processes import file_id, file_of_map, in_child, permissions, present_pages
 
 LARGE = 3 << 17
 """Items of an array that is too large for a slot: 3 MiB."""
@@ -435,10 +435,7 @@ def test_after_a_fork_the_report_lists_all_arrays_and_slots_return_to_the_limit(
     small, large = shared(comm, 1), shared(comm, 2, LARGE)
     for number in range(20):
         array = shared(comm, number, 1 << 15)
-        child = os.fork()
-        if not child:
-            os._exit(0)
-        os.waitpid(child, 0)
+        in_child(lambda: 0)
         assert sorted(segment.nbytes for segment in ms.report().segments) == [800, 1 << 18, LARGE * 8]
         assert (array == number).all()
     assert sum(one.slab_bytes for one in pool.pools()) <= max(4 << 20, before)
@@ -453,10 +450,7 @@ def test_a_fork_of_one_rank_leaves_all_ranks_with_the_same_slots(configured, fir
     arrays = [shared(comm, number, count) for number in range(first)]
     forks = comm.rank == comm.size - 1
     if forks:
-        child = os.fork()
-        if not child:
-            os._exit(0)
-        os.waitpid(child, 0)
+        in_child(lambda: 0)
     if forks or not keeps:
         arrays.clear()
     later_arrays = []

@@ -14,7 +14,7 @@ import mpishare as ms
 from mpishare.comm.context import context_of
 from mpishare.messages.wire import encode
 from tests.mpi.messages.exchange import LEFT, RIGHT, pattern, wait_all
-from tests.processes import wait_until
+from tests.processes import limited, wait_until
 from tests.signals import interrupted
 
 
@@ -149,14 +149,10 @@ def test_no_memory_loses_one_message(comm, is_object, is_later):
         sending = [ms.isend(sent, 0) for sent in (np.ones(3), obj if is_object else array, np.arange(7000))]
     if comm.rank == 0:
         assert ms.recv(source).size == 3
-        before = resource.getrlimit(resource.RLIMIT_AS)
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + LARGE // 2, before[1]))
-        try:
-            with pytest.raises(ms.CapacityError, match="memory of this process") as caught:
-                received(source, is_later=is_later)
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, before)
+        refused = pytest.raises(ms.CapacityError, match="memory of this process")
+        with limited(resource.RLIMIT_AS, mapped + LARGE // 2), refused as caught:
+            received(source, is_later=is_later)
         assert caught.value.wanted == LARGE
         assert (ms.recv(source) == np.arange(7000)).all()
     wait_all(sending)

@@ -5,7 +5,6 @@ import os
 import pickle
 import re
 from multiprocessing import Pipe, get_context
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from tests.arrays import REPRESENTATIVES, assert_same
 from tests.mpi.memory.conftest import MAKES_WINDOWS
 from tests.mpi.objects import children
 from tests.mpi.objects.children import ask
+from tests.processes import in_child, open_files
 
 LARGE = 3 << 17
 """Float64 items of an array that is too large for a slot: 3 MiB."""
@@ -34,21 +34,6 @@ def _helpers():
 def shared(comm, count, value=None, **options):
     values = np.arange(float(count)) if value is None else np.full(count, value)
     return ms.share(values if comm.rank == 0 else None, comm=comm, **options)
-
-
-def forked(look):
-    """Whether `look` returns true in a forked child of this rank."""
-    child = os.fork()
-    if not child:
-        try:
-            os._exit(0 if look() else 1)
-        finally:
-            os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def n_descriptors():
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 @pytest.mark.parametrize(("method", "backend"), [("spawn", None), ("forkserver", "memmap"), ("fork", "private")])
@@ -80,7 +65,7 @@ def test_an_object_comes_with_all_its_arrays(comm, backend):
                 assert not found[name].flags.writeable or not value.nbytes
         return found is not own and found["objects"].tolist() == [{"x": 1}, None] and found["of rank"] == comm.rank
 
-    assert forked(has_all)
+    assert in_child(has_all) == 1
 
 
 def test_a_pickle_has_no_array_bytes_and_comes_back_as_the_same_object(comm):
@@ -173,15 +158,14 @@ def test_another_user_or_host_has_no_access(comm):
             copy.get()
         return True
 
-    assert forked(is_refused)
+    assert in_child(is_refused) == 1
 
 
 def test_handles_leave_no_descriptors(comm):
     array = shared(comm, LARGE, backend="memmap")
-    before = n_descriptors()
+    before = open_files()
     for number in range(300):
         handles = [ms.handle(array), ms.handle(np.full(10, number)), ms.handle(shared(comm, 10))]
-        assert n_descriptors() <= before + 3
+        assert open_files() <= before + 3
     del handles
-    gc.collect()
-    assert n_descriptors() == before
+    assert open_files() == before

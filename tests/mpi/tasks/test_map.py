@@ -7,6 +7,7 @@ import resource
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ import mpishare as ms
 from mpishare.comm import mpi
 from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at, made, make, memory_of, with_made
 from tests.mpi.test_errors import assert_refused, assert_refused_alike
+from tests.processes import limited
 from tests.signals import outside_coverage
 
 
@@ -95,14 +97,10 @@ def test_without(configured, monkeypatch, missing, make):
     if missing == "threads":
         monkeypatch.setattr(mpi, "Query_thread", lambda: MPI.THREAD_SINGLE, raising=False)
     fresh = configured()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for count in (5000, 1):
-        if missing == "a common file" and fresh.rank == 0:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-        try:
+        is_limited = missing == "a common file" and fresh.rank == 0
+        with limited(resource.RLIMIT_FSIZE, 0) if is_limited else nullcontext():
             results = ms.map(operator.neg, make(range(count)), gather="all", comm=fresh)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert results == [-number for number in range(count)]
     with pytest.raises(ms.TaskError, match="item 4321 failed"):
         ms.map(partial(fail_at, item=4321), make(range(5000)), comm=fresh)

@@ -5,6 +5,7 @@ import fcntl
 import os
 import stat
 import struct
+import subprocess
 import time
 from pathlib import Path
 
@@ -57,11 +58,8 @@ def test_it_takes_the_name_when_it_is_whole_and_leftovers_go(tmp_path, name):
 
 def ended_process():
     """The id of a process that has ended."""
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
-    return child
+    with subprocess.Popen(["true"]) as process:
+        return process.pid
 
 
 def test_what_a_process_left_goes_when_it_has_ended(tmp_path):

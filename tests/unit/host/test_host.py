@@ -11,6 +11,7 @@ import pytest
 
 from mpishare.host.filesystems import is_node_local, memfd_create, type_of
 from mpishare.host.memory import Machine, memory_bytes, memory_limit, memory_room
+from tests.processes import limited
 
 
 def test_the_facts_are_those_of_this_host():
@@ -92,10 +93,5 @@ def test_a_file_without_a_name():
         assert fcntl.fcntl(descriptor, fcntl.F_GETFD) == fcntl.FD_CLOEXEC
     finally:
         os.close(descriptor)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            memfd_create()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with limited(resource.RLIMIT_NOFILE, 0), pytest.raises(OSError, match="Too many open files"):
+        memfd_create()

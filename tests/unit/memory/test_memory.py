@@ -15,6 +15,7 @@ from mpishare.memory.pages import dealt, domains_of_maps, huge_areas, huge_bytes
 from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, slot_bytes
 from mpishare.memory.segment import Segment, segment_at
 from mpishare.memory.shared_file import memory_file
+from tests.processes import limited, open_files
 
 PAGE, HUGE = mmap.PAGESIZE, huge_bytes()
 MERGES = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 1)
@@ -120,29 +121,20 @@ def test_a_second_map_has_the_same_pages_in_huge_ones_and_outlives_the_first(lar
     assert (block[0], block[2 * HUGE]) == (9, 8)
 
 
-def open_files():
-    gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 @pytest.mark.parametrize(("limit", "kept"), [(1 << 10, 64), (320, 20)])
 def test_the_files_of_the_newest_maps_stay_open_for_copy_on_write(limit, kept):
     """A limit on open files.
 
     Outcome: nothing: windows hold none, and nameless and mapped files at most 64 or a sixteenth of the limit.
     """
-    before, limits = open_files(), resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
-    mappings = []
-    try:
+    before, mappings = open_files(), []
+    with limited(resource.RLIMIT_NOFILE, limit):
         for number in range(70):
             file = memory_file(PAGE + 1)
             os.pwrite(file.descriptor, bytes([number]), PAGE)
             mappings.append(Mapping.of_file(file.descriptor, PAGE + 1))
             mappings[-1].keep_file(file)
             del file
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert open_files() == before + kept
     views = [mapping.copy_on_write() for mapping in mappings]
     assert [view is not None for view in views] == [False] * (70 - kept) + [True] * kept
@@ -157,17 +149,13 @@ def test_the_files_of_the_newest_maps_stay_open_for_copy_on_write(limit, kept):
 
 
 def test_a_file_in_memory_leaves_no_descriptor_where_it_is_refused():
-    before, limits = open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
+    before = open_files()
+    with limited(resource.RLIMIT_FSIZE, 4096):
         file = memory_file(1000)
         status = os.fstat(file.descriptor)
         with pytest.raises(OSError, match="File too large"):
             memory_file(10_000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     del file
-    gc.collect()
     assert (status.st_size, status.st_nlink) == (1000, 0)
     assert open_files() == before
 
