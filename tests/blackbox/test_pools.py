@@ -1,4 +1,4 @@
-"""Libraries that take a pool run on one of ours, unchanged: SciPy, emcee, concurrent.futures."""
+"""Libraries that take a pool run on one of ours, unchanged: SciPy and emcee."""
 
 from tests.blackbox.launch import run_ranks
 

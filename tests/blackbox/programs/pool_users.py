@@ -3,8 +3,6 @@
 The code is that of the libraries' own documentation.
 """
 
-from concurrent.futures import Executor, as_completed
-
 import emcee
 import numpy as np
 import pytest
@@ -28,12 +26,6 @@ def by_scipy(pool):
     options = {"maxiter": 3, "seed": 1, "polish": False, "updating": "deferred"}
     results = [differential_evolution(Bowl(pool), [(0, 1)] * 2, workers=w, **options).x for w in (pool.map, 1)]
     return grid.tolist() == [0.5, 0.5] and np.array_equal(*results)
-
-
-def by_futures(pool):
-    assert isinstance(pool, Executor)
-    futures = [pool.submit(pow, number, 2) for number in range(20)]
-    return {future.result() for future in as_completed(futures)} == {number**2 for number in range(20)}
 
 
 LEFT_OUT = [
@@ -60,7 +52,7 @@ def by_emcee(pool):
     return pytest.main([*options, "--pyargs", "emcee.tests.unit"]) == 0
 
 
-USERS = [by_scipy, by_futures, by_emcee]
+USERS = [by_scipy, by_emcee]
 
 if __name__ == "__main__":
     with ms.Pool() as pool:

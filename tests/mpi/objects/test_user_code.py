@@ -13,7 +13,6 @@ import mpishare as ms
 
 pytestmark = [pytest.mark.ranks(2), pytest.mark.once]
 
-ANY: Any = ms
 WORLD: Any = MPI.COMM_WORLD
 LAST = WORLD.size - 1
 SECOND = ms.topology().ranks_of(0)[-1]
@@ -42,50 +41,37 @@ class Code:
 
 
 class Object:
-    """An object with an array. Its method of one name is code of a user."""
+    """An object with an array. Its method of one name, of those below, is code of a user."""
 
     def __init__(self, code, method):
         self.code, self.method, self.rows = code, method, np.arange(12.0)
 
-    def _run(self, method):
-        if self.method == method:
+
+def own(name, result):
+    """A method that returns the result, after code of a user where it is the one."""
+
+    def method(self, *args, **options):
+        value = result(self, *args, **options)
+        if self.method == name:
             self.code()
+        return value
 
-    def __getstate__(self):
-        self._run("__getstate__")
-        return vars(self).copy()
+    return method
 
-    def __setstate__(self, state):
-        vars(self).update(state)
-        self._run("__setstate__")
 
-    def __reduce_ex__(self, protocol):
-        self._run("__reduce_ex__")
-        return super().__reduce_ex__(protocol)
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        self._run("__array__")
-        return self.rows
-
-    def __len__(self):
-        self._run("__len__")
-        return 12
-
-    def __getitem__(self, index):
-        self._run("__getitem__")
-        return int(self.rows[index])
-
-    def __iter__(self):
-        self._run("__iter__")
-        return iter(range(12))
-
-    def __fspath__(self):
-        self._run("__fspath__")
-        return "nowhere.npy"
-
-    def __index__(self):
-        self._run("__index__")
-        return 0
+METHODS: dict[str, Any] = {
+    "__getstate__": lambda self: vars(self).copy(),
+    "__setstate__": lambda self, state: self.__dict__.update(state),
+    "__reduce_ex__": object.__reduce_ex__,
+    "__array__": lambda self, *_, **__: self.rows,
+    "__len__": lambda self: 12,
+    "__getitem__": lambda self, index: int(self.rows[index]),
+    "__iter__": lambda self: iter(range(12)),
+    "__fspath__": lambda self: "nowhere.npy",
+    "__index__": lambda self: 0,
+}
+for name, result in METHODS.items():
+    setattr(Object, name, own(name, result))
 
 
 class Reader:
@@ -117,7 +103,7 @@ class Reader:
             self._code()
 
 
-def made(code, method, _):
+def made(code, method, *_: Any) -> Any:
     return Object(code, method)
 
 
@@ -132,7 +118,7 @@ def calls(bad, call, names):
 
 
 def share(method, comm, code, **options):
-    ms.share(Object(code, method), comm=comm, **options)
+    ms.share(made(code, method), comm=comm, **options)
 
 
 def load(name, comm, code, **options):
@@ -140,11 +126,11 @@ def load(name, comm, code, **options):
 
 
 def map_(method, comm, code):
-    ms.map(abs, Object(code, method), comm=comm)
+    ms.map(abs, made(code, method), comm=comm)
 
 
 def map_with_function(method, comm, code):
-    ms.map(Object(code, method).__getitem__, range(9), comm=comm)
+    ms.map(made(code, method).__getitem__, range(9), comm=comm)
 
 
 def map_with_result(method, comm, code):
@@ -152,7 +138,7 @@ def map_with_result(method, comm, code):
 
 
 def map_with_item(method, comm, code):
-    ms.map(id, [Object(code, method)] * 9, comm=comm)
+    ms.map(id, [made(code, method)] * 9, comm=comm)
 
 
 # The rank that raises, None for each rank that comes to the place, and the call.
@@ -161,7 +147,7 @@ PLACES: dict[str, tuple[int | None, Any]] = {
     **calls(0, share, ("__reduce_ex__", "__getstate__")),
     **calls(LAST, share, ("__setstate__",)),
     "__setstate__ of share, private": (LAST, partial(share, "__setstate__", writable="private")),
-    "__index__ of a root": (LAST, lambda comm, code: ANY.share(0, root=Object(code, "__index__"), comm=comm)),
+    "__index__ of a root": (LAST, lambda comm, code: ms.share(0, root=made(code, "__index__"), comm=comm)),
     "function of load": (0, lambda comm, code: ms.load(call=code, comm=comm)),
     "function of load elsewhere": (SECOND, lambda comm, code: ms.load(call=lambda: Reader(code(), ""), comm=comm)),
     **calls(0, load, ("shape", "dtype", "close", "closing")),
@@ -169,9 +155,9 @@ PLACES: dict[str, tuple[int | None, Any]] = {
     **calls(None, load, ("__getitem__",)),
     "__getitem__ of load by the last node": (LAST, partial(load, "__getitem__", read="node")),
     "__getitem__ of load by rows": (LAST, partial(load, "__getitem__", split=True)),
-    "__fspath__ of load": (0, lambda comm, code: ms.load(Object(code, "__fspath__"), comm=comm)),
-    "__fspath__ of save": (LAST, lambda comm, code: ms.save(Object(code, "__fspath__"), np.ones(3), comm=comm)),
-    "__fspath__ of Checkpoint": (LAST, lambda comm, code: ms.Checkpoint(Object(code, "__fspath__"), comm=comm)),
+    "__fspath__ of load": (0, lambda comm, code: ms.load(made(code, "__fspath__"), comm=comm)),
+    "__fspath__ of save": (LAST, lambda comm, code: ms.save(made(code, "__fspath__"), np.ones(3), comm=comm)),
+    "__fspath__ of Checkpoint": (LAST, lambda comm, code: ms.Checkpoint(made(code, "__fspath__"), comm=comm)),
     "iterator of map": (0, lambda comm, code: ms.map(abs, items(code), comm=comm)),
     "task of map": (None, lambda comm, code: ms.map(code, range(9), comm=comm)),
     "initializer of map": (LAST, lambda comm, code: ms.map(abs, range(9), initializer=code, comm=comm)),

@@ -8,8 +8,9 @@ import threading
 import time
 from concurrent.futures import CancelledError, Executor, ThreadPoolExecutor, as_completed
 from concurrent.futures import TimeoutError as FuturesTimeoutError
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from inspect import signature
 from itertools import count, islice
 
 import numpy as np
@@ -23,19 +24,16 @@ from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at
 from tests.signals import interrupted
 
 
-def with_pool(body, **kwargs):
-    """Calls `body` on the root of a pool, which the other ranks serve."""
-    with ms.Pool(**kwargs) as pool:
-        if pool is not None:
-            body(pool)
-
-
 def on_the_root(body):
-    """A test that calls `body` on the root of a pool."""
+    """A test that calls `body` on the root of a pool, which the other ranks serve. It may have fixtures."""
 
-    def test():
-        with_pool(body)
+    def test(**fixtures):
+        with ms.Pool() as pool:
+            if pool is not None:
+                body(pool, **fixtures)
 
+    _, *fixtures = signature(body).parameters.values()
+    test.__signature__ = signature(body).replace(parameters=fixtures)  # type: ignore[attr-defined]
     return test
 
 
@@ -97,23 +95,20 @@ def test_an_executor_is_opened_with_its_arguments(args, options, n_calls):
     """The arguments of concurrent.futures, by name and by place; also of a pool that was sent to another rank."""
     made.clear()
 
-    def body(pool):
-        with pool.lent(*args, **options) as executor:
-            assert set(executor.map(n_made, range(9))) == {n_calls}
-            assert executor.submit(n_made, None).result() == n_calls
-        with pickle.loads(pickle.dumps(pool)).lent(*args, **options) as alone:
-            assert alone.map(n_made, [1]) == [2 * n_calls]
+    with ms.Pool() as pool:
+        if pool is not None:
+            with pool.lent(*args, **options) as executor:
+                assert set(executor.map(n_made, range(9))) == {n_calls}
+                assert executor.submit(n_made, None).result() == n_calls
+            with pickle.loads(pickle.dumps(pool)).lent(*args, **options) as alone:
+                assert alone.map(n_made, [1]) == [2 * n_calls]
 
-    with_pool(body)
 
-
-def test_process_map_of_tqdm(monkeypatch):
-    def body(pool):
-        monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", pool.lent)
-        with pytest.warns(RuntimeWarning, match="the initializer is not called"):
-            assert process_map(abs, range(-9, 0), max_workers=2, disable=True) == [*range(9, 0, -1)]
-
-    with_pool(body)
+@on_the_root
+def test_process_map_of_tqdm(pool, monkeypatch):
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", pool.lent)
+    with pytest.warns(RuntimeWarning, match="the initializer is not called"):
+        assert process_map(abs, range(-9, 0), max_workers=2, disable=True) == [*range(9, 0, -1)]
 
 
 @on_the_root
@@ -133,21 +128,18 @@ def test_a_map_reads_no_more_items_than_its_buffer_has_calls(pool):
 
 
 @pytest.mark.ranks(2)
-def test_imap_with_a_timeout(comm, shared_folder):
+@on_the_root
+def test_imap_with_a_timeout(pool, shared_folder):
     """A result that comes late can be asked for again, as in multiprocessing."""
-
-    def body(pool):
-        for number, imap in enumerate((pool.imap, pool.imap_unordered)):
-            ended = shared_folder / str(number)
-            results = imap(partial(until, ended), [1])
-            with pytest.raises(multiprocessing.TimeoutError):
-                results.next(0)
-            ended.touch()
-            assert results.next() == 1
-            with pytest.raises(StopIteration):
-                results.next(0)
-
-    with_pool(body)
+    for number, imap in enumerate((pool.imap, pool.imap_unordered)):
+        ended = shared_folder / str(number)
+        results = imap(partial(until, ended), [1])
+        with pytest.raises(multiprocessing.TimeoutError):
+            results.next(0)
+        ended.touch()
+        assert results.next() == 1
+        with pytest.raises(StopIteration):
+            results.next(0)
 
 
 @on_the_root
@@ -187,24 +179,22 @@ def begin_and_wait(folder, number):
     return until(folder / "end", number)
 
 
-def while_another_thread_maps(folder, body):
-    """Calls `body` on the root of a pool, while a thread maps. It ends when `folder` has a file `end`."""
-
-    def map_and_call(pool):
-        with ThreadPoolExecutor(1) as threads:
-            results = threads.submit(pool.map, partial(begin_and_wait, folder), range(20))
-            until(folder / "begun", 0)
-            try:
-                body(pool)
-            finally:
-                (folder / "end").touch()
-            assert results.result() == list(range(20))
-
-    with_pool(map_and_call)
+@contextmanager
+def while_another_thread_maps(pool, folder):
+    """Within the block, a thread maps on the root of the pool. It ends when `folder` has a file `end`."""
+    with ThreadPoolExecutor(1) as threads:
+        results = threads.submit(pool.map, partial(begin_and_wait, folder), range(20))
+        until(folder / "begun", 0)
+        try:
+            yield
+        finally:
+            (folder / "end").touch()
+        assert results.result() == list(range(20))
 
 
-def test_a_pool_that_is_closed_while_threads_map(comm, shared_folder):
-    def body(pool):
+@on_the_root
+def test_a_pool_that_is_closed_while_threads_map(pool, shared_folder):
+    with while_another_thread_maps(pool, shared_folder):
         pool.submit(abs, -1)  # so that there is a thread that ends the service
         with ThreadPoolExecutor(1) as threads:
             late = threads.submit(pool.map, abs, [-1])  # waits, or comes when the pool is closed
@@ -218,17 +208,14 @@ def test_a_pool_that_is_closed_while_threads_map(comm, shared_folder):
         with pytest.raises(ms.ArgumentError, match="closed"):
             pool.submit(abs, -1)
 
-    while_another_thread_maps(shared_folder, body)
 
-
-def test_an_interrupt_while_another_thread_maps(comm, shared_folder):
-    def body(pool):
+@on_the_root
+def test_an_interrupt_while_another_thread_maps(pool, shared_folder):
+    with while_another_thread_maps(pool, shared_folder):
         with interrupted():
             pool.map(abs, [-1])
         (shared_folder / "end").touch()
         assert pool.map(abs, [-1]) == [1]
-
-    while_another_thread_maps(shared_folder, body)
 
 
 def used(pool, number):
@@ -282,13 +269,12 @@ def test_a_callback_may_map(pool):
 def test_submit_without_threads_in_mpi(monkeypatch):
     monkeypatch.setattr(mpi, "Query_thread", lambda: MPI.THREAD_SERIALIZED, raising=False)
 
-    def body(pool):
-        assert pool.submit(abs, -3).result() == 3
-        assert list(pool.imap(abs, range(-3, 0))) == [3, 2, 1]
-        assert isinstance(pool.submit(fail_at, 1, 1).exception(), ms.TaskError)
-        assert isinstance(pool.submit(sys.exit, 1).exception(), ms.TaskError)
-
-    with_pool(body)
+    with ms.Pool() as pool:
+        if pool is not None:
+            assert pool.submit(abs, -3).result() == 3
+            assert list(pool.imap(abs, range(-3, 0))) == [3, 2, 1]
+            assert isinstance(pool.submit(fail_at, 1, 1).exception(), ms.TaskError)
+            assert isinstance(pool.submit(sys.exit, 1).exception(), ms.TaskError)
 
 
 def leave(error):
@@ -319,10 +305,9 @@ def test_commands_for_a_pool_that_was_left_are_not_those_of_the_next(comm):
     if comm.rank == 0:
         left.close()
 
-    def body(pool):
-        assert pool.map(abs, [-1]) == [1]
-
-    with_pool(body)
+    with ms.Pool() as pool:
+        if pool is not None:
+            assert pool.map(abs, [-1]) == [1]
 
 
 def test_a_freed_communicator_is_refused(duplicate):
@@ -355,28 +340,25 @@ def test_map_as_other_pools_have_it(pool):
 
 
 @pytest.mark.ranks(2)
-def test_results_that_are_not_there_in_time(comm, shared_folder):
+@on_the_root
+def test_results_that_are_not_there_in_time(pool, shared_folder):
     file = shared_folder / "end"
-
-    def body(pool):
-        with pytest.raises(FuturesTimeoutError):
-            pool.map(partial(until, file), range(100), timeout=0.01)
-        result = pool.map_async(partial(until, file), range(100))
-        with pytest.raises(multiprocessing.TimeoutError):
-            result.get(0.01)
-        assert not result.ready()
-        with pytest.raises(ValueError, match="not ready"):
-            result.successful()
-        future = pool.submit(until, file, 1)
-        pool.shutdown(wait=False)
-        with pytest.raises(ms.ArgumentError, match="closed"):
-            pool.submit(abs, 1)
-        assert not future.done()
-        file.touch()
-        pool.join()
-        assert (result.get(), future.result()) == (list(range(100)), 1)
-
-    with_pool(body)
+    with pytest.raises(FuturesTimeoutError):
+        pool.map(partial(until, file), range(100), timeout=0.01)
+    result = pool.map_async(partial(until, file), range(100))
+    with pytest.raises(multiprocessing.TimeoutError):
+        result.get(0.01)
+    assert not result.ready()
+    with pytest.raises(ValueError, match="not ready"):
+        result.successful()
+    future = pool.submit(until, file, 1)
+    pool.shutdown(wait=False)
+    with pytest.raises(ms.ArgumentError, match="closed"):
+        pool.submit(abs, 1)
+    assert not future.done()
+    file.touch()
+    pool.join()
+    assert (result.get(), future.result()) == (list(range(100)), 1)
 
 
 @on_the_root
@@ -408,47 +390,39 @@ def test_results_as_multiprocessing_has_them(pool):
 
 
 @pytest.mark.ranks(2)
-def test_terminate(comm, shared_folder):
+@on_the_root
+def test_terminate(pool, shared_folder):
     file = shared_folder / "end"
-
-    def body(pool):
-        result = pool.map_async(partial(until, file), range(1000), 1)  # more than Python's limit of recursion
-        single = pool.apply_async(abs, (-1,))
-        pool.shutdown(wait=False, cancel_futures=True)
-        file.touch()
-        pool.terminate()
-        pool.join()
-        with pytest.raises(CancelledError):
-            result.get()
-        with pytest.raises(CancelledError):
-            single.get()
-
-    with_pool(body)
+    result = pool.map_async(partial(until, file), range(1000), 1)  # more than Python's limit of recursion
+    single = pool.apply_async(abs, (-1,))
+    pool.shutdown(wait=False, cancel_futures=True)
+    file.touch()
+    pool.terminate()
+    pool.join()
+    with pytest.raises(CancelledError):
+        result.get()
+    with pytest.raises(CancelledError):
+        single.get()
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("waits", [lambda pool, future: future.result(), lambda pool, future: pool.close()])
-def test_an_interrupt_while_the_root_waits(comm, shared_folder, waits):
+@on_the_root
+def test_an_interrupt_while_the_root_waits(pool, shared_folder, waits):
     file = shared_folder / "end"
-
-    def body(pool):
-        future = pool.submit(until, file, 1)
-        with interrupted():
-            waits(pool, future)
-        file.touch()
-        assert future.result() == 1
-        pool.close()
-
-    with_pool(body)
+    future = pool.submit(until, file, 1)
+    with interrupted():
+        waits(pool, future)
+    file.touch()
+    assert future.result() == 1
+    pool.close()
 
 
 @pytest.mark.parametrize("end", [ms.Pool.terminate, ms.Pool.close])
-def test_a_callback_that_ends_the_pool(comm, end):
-    def body(pool):
-        pool.apply_async(fail_at, (1, 1), error_callback=lambda _: end(pool)).wait(50)
-        pool.shutdown()
-
-    with_pool(body)
+@on_the_root
+def test_a_callback_that_ends_the_pool(pool, end):
+    pool.apply_async(fail_at, (1, 1), error_callback=lambda _: end(pool)).wait(50)
+    pool.shutdown()
 
 
 def test_what_libraries_read_of_a_pool(comm):
@@ -489,17 +463,16 @@ def test_initializers(comm):
     """Each is called once: that of a new pool, and one of an open pool."""
     made.clear()
 
-    def body(pool):
-        for _ in range(2):
-            assert pool.map(with_made, range(20)) == [3 + number for number in range(20)]
-        pool.initialize(make, (2, 5))
-        assert pool.map(with_made, range(20)) == [7 + number for number in range(20)]
-        with pytest.raises((ms.PeerError, ZeroDivisionError), match="of"):
-            pool.initialize(lambda: fail_at(MPI.COMM_WORLD.rank, comm.size - 1))
-        assert pool.submit(with_made, 1).result() == 8
-
     root = comm.size - 1
-    with_pool(body, root=root, initializer=make if comm.rank == root else None, initargs=(1, 2))
+    with ms.Pool(root=root, initializer=make if comm.rank == root else None, initargs=(1, 2)) as pool:
+        if pool is not None:
+            for _ in range(2):
+                assert pool.map(with_made, range(20)) == [3 + number for number in range(20)]
+            pool.initialize(make, (2, 5))
+            assert pool.map(with_made, range(20)) == [7 + number for number in range(20)]
+            with pytest.raises((ms.PeerError, ZeroDivisionError), match="of"):
+                pool.initialize(lambda: fail_at(MPI.COMM_WORLD.rank, comm.size - 1))
+            assert pool.submit(with_made, 1).result() == 8
     assert made == [3, 7]
 
 
@@ -587,20 +560,19 @@ def test_every_way_to_call(comm):
     """A function in the state that it has now, arrays that cannot be made without their items, and an error."""
     state = State()
 
-    def body(pool):
-        for number, way in enumerate(WAYS.values()):
-            state.array[:3] = number
-            assert way(pool, state.look, [2, 1]) == way(pool, state, [0, 2]) == [number, number]
-            peaks = way(pool, peak_of, range(9))
-            assert {type(peak) for peak in peaks} == {Peak}
-            assert way(pool, largest, peaks) == [number + 1 for number in range(9)]
-            with pytest.raises(AwkwardError, match="1 is past 2") as raised:
-                way(pool, fail_awkwardly, [1])
-            assert isinstance(raised.value, ms.TaskError)
-            assert raised.value.limit == raised.value.__cause__.limit == 2
-            assert "in fail_awkwardly" in raised.value.traceback
-
-    with_pool(body)
+    with ms.Pool() as pool:
+        if pool is not None:
+            for number, way in enumerate(WAYS.values()):
+                state.array[:3] = number
+                assert way(pool, state.look, [2, 1]) == way(pool, state, [0, 2]) == [number, number]
+                peaks = way(pool, peak_of, range(9))
+                assert {type(peak) for peak in peaks} == {Peak}
+                assert way(pool, largest, peaks) == [number + 1 for number in range(9)]
+                with pytest.raises(AwkwardError, match="1 is past 2") as raised:
+                    way(pool, fail_awkwardly, [1])
+                assert isinstance(raised.value, ms.TaskError)
+                assert raised.value.limit == raised.value.__cause__.limit == 2
+                assert "in fail_awkwardly" in raised.value.traceback
 
 
 @on_the_root
