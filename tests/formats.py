@@ -86,8 +86,8 @@ def write_compressed(path, arrays):
     fits.HDUList([fits.PrimaryHDU(), *hdus]).writeto(path)
 
 
-def write_netcdf3(path, arrays):
-    with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+def write_netcdf(path, arrays, kind="NETCDF3_CLASSIC"):
+    with netCDF4.Dataset(path, "w", format=kind) as file:
         for name, array in arrays.items():
             axes = [file.createDimension(f"{name} {axis}", length).name for axis, length in enumerate(array.shape)]
             file.createVariable(name, array.dtype.newbyteorder("="), axes)[...] = array
@@ -137,7 +137,7 @@ WRITTEN = {
     "npz, deflated": Format(partial(write_npz, save=np.savez_compressed), ARRAYS),
     "FITS": Format(write_fits, IMAGES),
     "FITS, compressed": Format(write_compressed, {"SMALL": ARRAYS["small"]}),
-    "netCDF 3": Format(write_netcdf3, {name: IMAGES[name] for name in ("PIXELS", "HEAT")}),
+    "netCDF 3": Format(write_netcdf, {name: IMAGES[name] for name in ("PIXELS", "HEAT")}),
     "safetensors": Format(write_safetensors, {**TENSORS, **ML_TENSORS}),
     "safetensors, index": Format(write_index, TENSORS),
 }

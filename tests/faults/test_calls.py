@@ -35,19 +35,6 @@ def test_exception_on_mpich():
     assert ended.stderr.count("ValueError: no data") == 1
 
 
-def test_different_collectives():
-    """Ranks of one node that call different collectives, with MPISHARE_CHECK=1, and go on.
-
-    Outcome: MismatchError on all ranks of the node, with each call, its file and line; PeerError with the same text on
-    the other nodes; the next call works.
-    """
-    ended = run("differ", size=4, timeout_s="3", MPISHARE_CHECK="1", MPISHARE_NODES="block:2")
-    lines = errors(ended, "(MismatchError|PeerError)")
-    assert (len(lines), ended.stdout.count("right True")) == (4, 4)
-    calls = r"(share.* at .*calls.py:\d+.*fence|fence.* at .*calls.py:\d+.*share).* at .*calls.py:\d+"
-    assert all(re.search(calls, line) for line in lines), lines
-
-
 def test_a_rank_that_does_not_come():
     """A rank that does not come, with MPISHARE_TIMEOUT.
 

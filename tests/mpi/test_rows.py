@@ -1,12 +1,9 @@
 """Rows of all ranks, to all, to the root and from it: bit for bit, one copy per node."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 import mpishare as ms
-from mpishare.host import memory
 from mpishare.transfer import rows
 from tests.arrays import REPRESENTATIVES, bits, filled
 from tests.mpi.test_errors import assert_refused_alike
@@ -78,21 +75,6 @@ def test_representatives_keep_their_bits(comm, name):
         assert not np.shares_memory(result, array)
         parts = comm.gather(bits(result), root)  # the padding of an array that NumPy copied differs between ranks
         assert parts is None or b"".join(parts) == bits(array)
-
-
-def test_no_memory_on_one_rank(comm, raised, monkeypatch):
-    last = comm.size - 1
-
-    def refuse(nbytes, dtype):
-        raise MemoryError
-
-    if comm.rank == last:
-        monkeypatch.setattr(memory, "np", SimpleNamespace(empty=refuse, uint8=np.uint8))
-    for call in (lambda: ms.gather(np.ones(3), root=last), lambda: ms.scatter(np.ones(9))):
-        errors = [error for error, _ in raised(call)]
-        assert errors == ["PeerCapacityError"] * last + ["CapacityError"]
-    monkeypatch.undo()
-    assert ms.scatter(np.arange(comm.size)).tolist() == [comm.rank]
 
 
 @pytest.mark.ranks(2)

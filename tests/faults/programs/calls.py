@@ -65,16 +65,6 @@ def raise_between(bad):
     ms.fence()
 
 
-def differ():
-    """Rank 1 calls another collective once."""
-    for turn in range(2):
-        with printed():
-            if rank == 1 and turn == 0:
-                ms.fence()
-            else:
-                print("right", ms.share(np.full(3, turn) if rank == 0 else None).tolist() == [turn] * 3)
-
-
 def come_late(late, calls):
     """One rank comes to all its calls when the others have given up."""
     if rank == int(late):

@@ -122,11 +122,6 @@ def test_what_cannot_be_loaded_is_left_out_of_a_group(folder, raised, dataset, r
     assert all("partly.h5: dataset '/empty': it is an HDF5 null dataspace" in message for message in messages)
 
 
-def test_relative_paths_are_those_of_rank_0(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(folder if COMM.rank == 0 else tmp_path)
-    assert_loaded(ms.load("large.npy"), LARGE)
-
-
 @pytest.mark.parametrize("is_terminal", [True, False])
 @pytest.mark.parametrize("read", ["job", "node", ""])
 def test_the_bar(folder, shared_folder, monkeypatch, read, is_terminal):

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import h5py
@@ -11,7 +12,7 @@ import pytest
 from mpishare.errors import BackendError, MpishareError
 from mpishare.files.listing import stored
 from tests.arrays import assert_same
-from tests.formats import EVERY_DTYPE, WRITTEN
+from tests.formats import EVERY_DTYPE, WRITTEN, Format, write_netcdf
 from tests.unit.files.reading import loaded
 
 
@@ -62,17 +63,21 @@ def test_every_dtype_of_a_library(tmp_path, name):
         assert (everything[inner] == array).all(), inner
 
 
+OF_NETCDF = WRITTEN["netCDF 3"].arrays
 NEEDED = {
-    "FITS": ("FITS files", "astropy.io.fits"),
-    "zarr 2": ("zarr arrays", "zarr"),
-    "zarr 2, zip": ("zarr arrays", "zarr"),
+    "FITS": (WRITTEN["FITS"], "FITS files", "astropy.io.fits"),
+    "zarr 2": (WRITTEN["zarr 2"], "zarr arrays", "zarr"),
+    "zarr 2, zip": (WRITTEN["zarr 2, zip"], "zarr arrays", "zarr"),
+    "netCDF 3": (WRITTEN["netCDF 3"], "netCDF.*", "scipy.io"),
+    "netCDF 3 of 64 bits": (Format(partial(write_netcdf, kind="NETCDF3_64BIT_DATA"), OF_NETCDF), "netCDF.*", "netCDF4"),
+    "netCDF-4": (Format(partial(write_netcdf, kind="NETCDF4"), OF_NETCDF), "netCDF.*", "h5netcdf"),
 }
 
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_without_its_library(tmp_path, monkeypatch, name):
-    (what, module), package = NEEDED[name], NEEDED[name][1].partition(".")[0]
-    WRITTEN[name].write(tmp_path / "data", WRITTEN[name].arrays)
+    (written, what, module), package = NEEDED[name], NEEDED[name][2].partition(".")[0]
+    written.write(tmp_path / "data", written.arrays)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BackendError, match=f"{what} need {package}, which is not installed: pip install {package}"):
         stored(tmp_path / "data")

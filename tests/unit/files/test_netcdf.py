@@ -12,7 +12,7 @@ import netCDF4
 import numpy as np
 import pytest
 
-from mpishare.errors import BackendError, FileError
+from mpishare.errors import FileError
 from mpishare.files.input_file import InputFile
 from mpishare.files.listing import stored
 from mpishare.files.netcdf import NetcdfFile
@@ -283,12 +283,3 @@ def test_files_of_h5netcdf(tmp_path):
             if invalid:
                 file.create_variable("flags", ("x",), data=np.ones(3, bool))
         assert loaded(tmp_path / "a").keys() == ({"v", "flags"} if invalid else {"v"})
-
-
-@pytest.mark.parametrize(("module", "kind"), [("h5netcdf", HDF5[0]), ("scipy.io", CLASSIC[0]), ("netCDF4", CLASSIC[2])])
-def test_without_its_library(tmp_path, monkeypatch, module, kind):
-    write(tmp_path / "a", write_names, kind)
-    monkeypatch.setitem(sys.modules, module, None)
-    package = module.partition(".")[0]
-    with pytest.raises(BackendError, match=f"netCDF.* need {package}, which is not installed: pip install {package}"):
-        inspected(tmp_path / "a")

@@ -29,7 +29,6 @@ DAMAGED = {
     "no JSON": (file_of(b"{]      "), "Expecting property name"),
     "deep JSON": (file_of(b"{" + b'"a":{' * 50_000), ""),
     "no dtype": (file_of({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)), "dtype"),
-    "a dtype of half bytes": (file_of({"a": entry("F4")}, bytes(8)), "dtype 'F4' is unknown to mpishare"),
     "a negative length": (file_of({"a": entry(shape=(-2,))}, bytes(8)), "shape (-2,) is negative"),
     "a huge shape": (file_of({"a": entry(shape=[2**62, 2**62])}, bytes(8)), "exceed the address space"),
     "an overlap": (file_of({"a": A, "b": entry(offsets=(4, 12))}, bytes(16)), "the one before it ends at"),
@@ -51,15 +50,12 @@ def test_damaged_and_hostile_files_are_refused(tmp_path, name):
         inspected(tmp_path / "a")
     assert str(tmp_path / "a") in str(caught.value)
     assert message in str(caught.value)
-    if name != "a dtype of half bytes":
-        with pytest.raises(SafetensorError):
-            safe_open(tmp_path / "a", "np")
+    with pytest.raises(SafetensorError):
+        safe_open(tmp_path / "a", "np")
 
 
 INDICES = {
-    "no index": ({"a": 3}, "is a JSON file, but no index of safetensors files"),
     "a map of no names": ({"weight_map": [1]}, "cannot convert dictionary update sequence"),
-    "no shard": ({"weight_map": {"a": "none"}}, "'a' of .*index: .*none: No such file"),
     "a tensor that is not there": ({"weight_map": {"b": "shard"}}, "'b' of .*index: the file 'shard' has no such"),
 }
 
