@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.processes import children_of
+
 Bytes = NDArray[np.uint8]
 Call = Callable[[int], Any]
 """One operation. Its number differs from call to call and chooses the contents."""
@@ -218,8 +220,7 @@ def held_with_children(pid: int) -> int:
         item = left.pop()
         try:
             total += pss(item)
-            for thread in Path(f"/proc/{item}/task").iterdir():
-                left += map(int, (thread / "children").read_text().split())
+            left += children_of(item)
         except (OSError, StopIteration):
             continue  # it has ended meanwhile
     return total

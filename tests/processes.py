@@ -106,7 +106,7 @@ def _maps_at(address):
             yield line
 
 
-def children_of(pid):
+def children_of(pid: int) -> list[int]:
     """The processes that a process has started itself and that live."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for thread in threads for child in (thread / "children").read_text().split()]

@@ -53,11 +53,16 @@ def outcomes(request, tmp_path_factory):
     """The outcomes of the blocks of all pages of this session, in one job."""
     items = [item for item in request.session.items if item.originalname == "test_the_blocks_of_a_page"]
     pages = [item.callspec.params["page"] for item in items]
-    file = tmp_path_factory.mktemp("manual") / "blocks.json"
-    file.write_text(json.dumps([[code for code, _ in BLOCKS[page]] for page in pages]))
-    settings = {"MPISHARE_NODES": NODES, "MPISHARE_TIMEOUT": "60"}
-    ended = run_ranks(RANKS, ["-m", f"{PROGRAMS}.blocks", str(file)], settings)
-    return dict(zip(pages, json.loads(ended.stdout.splitlines()[-1]), strict=True))
+    programs = [[code for code, _ in BLOCKS[page]] for page in pages]
+    found = outcomes_of(programs, tmp_path_factory.mktemp("manual"), RANKS, MPISHARE_NODES=NODES)
+    return dict(zip(pages, found, strict=True))
+
+
+def outcomes_of(programs, folder, size, **settings):
+    """The outcomes of programs, each a list of blocks, in one job of `size` ranks."""
+    (file := folder / "blocks.json").write_text(json.dumps(programs))
+    ended = run_ranks(size, ["-m", f"{PROGRAMS}.blocks", str(file)], {"MPISHARE_TIMEOUT": "60", **settings})
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

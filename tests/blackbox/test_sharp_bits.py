@@ -1,11 +1,11 @@
 """SHARP_BITS.md: what it says to avoid does what it says, and what it says to do instead works."""
 
-import json
 import re
 
 import pytest
 
-from tests.blackbox.launch import PROGRAMS, ROOT, run_code, run_ranks
+from tests.blackbox.launch import ROOT, run_code
+from tests.blackbox.test_manual import outcomes_of
 
 PAGE = (ROOT / "SHARP_BITS.md").read_text()
 FIRST, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -23,11 +23,9 @@ PLAIN = {"OPENBLAS_NUM_THREADS": "", "OMP_NUM_THREADS": "", "MKL_NUM_THREADS": "
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
     """The outcomes of those that leave the ranks in step, in one job."""
-    file = tmp_path_factory.mktemp("blocks") / "blocks.json"
-    file.write_text(json.dumps([[FIRST + code] for *_, code in IN_STEP]))
-    settings = {"MPISHARE_NODES": NODES, "MPISHARE_TIMEOUT": "30", **PLAIN}
-    ended = run_ranks(RANKS, ["-m", f"{PROGRAMS}.blocks", str(file)], settings)
-    return [result for [result] in json.loads(ended.stdout.splitlines()[-1])]
+    programs = [[FIRST + code] for *_, code in IN_STEP]
+    found = outcomes_of(programs, tmp_path_factory.mktemp("blocks"), RANKS, MPISHARE_NODES=NODES, **PLAIN)
+    return [result for [result] in found]
 
 
 @pytest.mark.parametrize("number", range(len(IN_STEP)))

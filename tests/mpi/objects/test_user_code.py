@@ -79,19 +79,12 @@ class Reader:
 
     def __init__(self, code, name):
         self._code, self._name, self._rows = code, name, np.zeros((100_000, 3))
+        self.shape, self.dtype = self._rows.shape, self._rows.dtype
 
     def __getattribute__(self, name):
         if name == object.__getattribute__(self, "_name"):
             self._code()
         return object.__getattribute__(self, name)
-
-    @property
-    def shape(self):
-        return self._rows.shape
-
-    @property
-    def dtype(self):
-        return self._rows.dtype
 
     def __getitem__(self, index):
         if self._name == "__getitem__":
