@@ -138,6 +138,7 @@ WRITTEN = {
     "FITS": Format(write_fits, IMAGES),
     "FITS, compressed": Format(write_compressed, {"SMALL": ARRAYS["small"]}),
     "netCDF 3": Format(write_netcdf, {name: IMAGES[name] for name in ("PIXELS", "HEAT")}),
+    "netCDF 4": Format(partial(write_netcdf, kind="NETCDF4"), {name: TENSORS[name] for name in ("small", "fortran")}),
     "safetensors": Format(write_safetensors, {**TENSORS, **ML_TENSORS}),
     "safetensors, index": Format(write_index, TENSORS),
 }

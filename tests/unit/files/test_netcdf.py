@@ -1,7 +1,6 @@
 """netCDF files of every format and kind are loaded as netCDF4 reads them, without masks and scales."""
 
 import importlib
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -13,9 +12,7 @@ import numpy as np
 import pytest
 
 from mpishare.errors import FileError
-from mpishare.files.input_file import InputFile
 from mpishare.files.listing import stored
-from mpishare.files.netcdf import NetcdfFile
 from tests.unit.files.reading import inspected, loaded
 
 HDF5 = "NETCDF4", "NETCDF4_CLASSIC"
@@ -231,17 +228,6 @@ def test_attributes_of_any_name(tmp_path, kind):
         file["data"].setncatts(names)
     assert {name: array.tolist() for name, array in loaded(tmp_path / "a").items()} == {"v": [0, 1, 2], "data": 5}
     assert inspected(tmp_path / "a", "data", attributes=True).attributes[""] == names
-
-
-def test_a_file_that_has_changed(tmp_path):
-    """Since it was inspected, before another rank opens it."""
-    write(tmp_path / "a", write_names, "NETCDF4")
-    array, stamps = stored(tmp_path / "a")["/x"], {}
-    with InputFile(str(tmp_path / "a")) as file:
-        stamps[""] = file.stamp
-    os.utime(tmp_path / "a", ns=(1, 1))
-    with InputFile(str(tmp_path / "a"), stamps) as file, pytest.raises(FileError, match="was changed while it was"):
-        NetcdfFile(file).read(array, [range(2), range(3)], np.empty((2, 3), "V8"))
 
 
 def test_groups(tmp_path):

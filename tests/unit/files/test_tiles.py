@@ -62,16 +62,3 @@ def test_tiles_cover_all_items_once_and_cut_no_chunk(data):
             assert unread.setdefault(chunk, number) == number
     read = view(selection.spec.view(block))
     assert (read == array[region]).all()
-
-
-def test_tiles_are_near_the_largest_size():
-    def firsts(shape, largest_bytes, region=(), chunks=None):
-        selection, _ = selected(np.broadcast_to(np.empty((), "V4"), shape), region, chunks)
-        return [tile.first // 4 for tile in selection.tiles(None, largest_bytes)]
-
-    assert firsts((10 << 20,), 16 << 20) == [0, 4 << 20, 8 << 20]
-    assert firsts((4, 1000), 2000) == list(range(0, 4000, 500))
-    assert firsts((1000,), 300, chunks=(7,)) == list(range(0, 1000, 70))
-    assert firsts((1000,), 24, chunks=(7,))[:3] == [0, 7, 14]
-    assert len(firsts((1000,), 40, np.s_[::50], (7,))) == 2
-    assert firsts((1000,), 400, chunks=((30, 500, 60, 10, 400),)) == [0, 30, 530, 600]
