@@ -1,7 +1,6 @@
 """Calls mpishare in processes that the ranks start, in each way, and prints what comes of it."""
 
 import multiprocessing
-import os
 import subprocess
 import sys
 from functools import partial
@@ -31,22 +30,12 @@ def by_multiprocessing(method):
         return pool.apply_async(outcomes).get(60)
 
 
-def by_fork():
-    reader, writer = os.pipe()
-    if not os.fork():
-        os.write(writer, "\n".join(outcomes()).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as file:
-        return file.read().splitlines()
-
-
 def by_subprocess(*prefix):
     return subprocess.run([*prefix, *LINE], capture_output=True, text=True, timeout=60).stdout.splitlines()
 
 
 IN_A_SHELL = partial(by_subprocess, "sh", "-c", '"$@"; true', "sh")
-WAYS: Any = [*(partial(by_multiprocessing, method) for method in ("spawn", "forkserver")), by_fork, IN_A_SHELL]
+WAYS: Any = [*(partial(by_multiprocessing, method) for method in ("spawn", "forkserver", "fork")), IN_A_SHELL]
 
 
 def main():
@@ -54,7 +43,7 @@ def main():
 
     comm = MPI.COMM_WORLD
     # Before the first call of mpishare in a rank, and after it.
-    for way in (by_fork, by_subprocess, None, *WAYS):
+    for way in (partial(by_multiprocessing, "fork"), by_subprocess, None, *WAYS):
         if way is None:
             ms.topology()
         else:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 import mpishare as ms
@@ -171,19 +172,15 @@ def outcome(way, function, items):
 
 def errors(rng, comm):
     """An error of one rank is an error of all, and the next call works."""
-    bad, how = int(rng.integers(comm.size)), int(rng.integers(3))
-    is_bad = comm.rank == bad
-    wrong: Any = np.array([object()], object)
-    try:
-        if how == 0:
-            ms.share(wrong if is_bad else None, root=bad, comm=comm)
-        elif how == 1:
-            ms.zeros(-1 if is_bad else 3, comm=comm)
-        else:
-            ms.allreduce(wrong if is_bad else np.ones(3), comm=comm)
-    except ms.MpishareError:
-        return
-    raise AssertionError(f"no error ({how})")
+    bad = int(rng.integers(comm.size))
+    is_bad, wrong = comm.rank == bad, np.array([object()], object)
+    calls = (
+        lambda: ms.share(wrong if is_bad else None, root=bad, comm=comm),
+        lambda: ms.zeros(-1 if is_bad else 3, comm=comm),
+        lambda: ms.allreduce(wrong if is_bad else np.ones(3), comm=comm),
+    )
+    with pytest.raises(ms.MpishareError):
+        calls[rng.integers(3)]()
 
 
 def fork(rng, comm):

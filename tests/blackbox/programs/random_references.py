@@ -119,23 +119,21 @@ def model(rng, comm):
     models[number] = found, expected
 
 
-def known_model(rng, comm):
+def known_model(rng):
     """A shared object as this rank has it, or one that is made anew, and what it must hold."""
     picked = list(models)[rng.integers(len(models))] if models else None
     ((table, expected),) = chosen(rng, 1)
-    if picked is None or not all(comm.allgather(models[picked][0] is not None)):
-        factor = int(rng.integers(100)) if picked is None else picked
-        if picked is not None:
-            mine, expected = models[picked]
-            return (Model(expected, picked) if mine is None else mine), expected, picked
+    if picked is None:
+        factor = int(rng.integers(100))
         return Model(table, factor), expected, factor
-    return *models[picked], picked
+    mine, expected = models[picked]
+    return Model(expected, picked) if mine is None else mine, expected, picked
 
 
 def tasks(rng, comm):
     """Tasks with state in node memory, results that are views, items that carry views."""
     root, n, kind = int(rng.integers(1 << 20)) % comm.size, int(rng.integers(1, 9)), rng.integers(4)
-    function, expected, factor = known_model(rng, comm)
+    function, expected, factor = known_model(rng)
     gather = ["root", "all"][rng.integers(2)]
     if expected.ndim == 0:
         return
@@ -165,7 +163,7 @@ def second_of(item):
 
 def pool(rng, comm):
     """Single calls and maps of a pool."""
-    function, expected, factor = known_model(rng, comm)
+    function, expected, factor = known_model(rng)
     pairs = chosen(rng, 4)
     with ms.Pool(comm=comm) as workers:
         if workers is not None and expected.ndim:
