@@ -41,7 +41,7 @@ CHOSEN = {
     "tasks/test_map.py": TASKS,
 }
 IN_MPI = ["tests/mpi/memory", *(f"tests/mpi/{file}::{test}" for file, tests in CHOSEN.items() for test in tests)]
-UNCHANGED = "few or unexpected or cannot_be_used or nobody_names or cached or slots_that"
+UNCHANGED = "few or unexpected or cannot_be_used or nobody_names or cached"
 """Tests of memory whose outcome no kernel changes."""
 FAULTS = [
     "tests/faults/test_signals.py::test_killed_rank[2-SIGKILL-during]",

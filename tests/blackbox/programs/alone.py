@@ -47,7 +47,7 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folders = {n: folder / str(n) for n in (6, 1 << 15)}  # small messages, and large ones
     for own in folders.values():
-        own.mkdir()
+        own.mkdir(exist_ok=True)
     calls = (everything(ms, None, own, n) for n, own in folders.items())
     for values in chain(*calls, statuses(), errors(folder)):
         print(values)
