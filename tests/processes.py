@@ -106,6 +106,12 @@ def _maps_at(address):
             yield line
 
 
+def read_bytes():
+    """What this process has read by system calls."""
+    fields = Path("/proc/self/io").read_text().split()
+    return int(fields[fields.index("rchar:") + 1])
+
+
 def children_of(pid: int) -> list[int]:
     """The processes that a process has started itself and that live."""
     threads = Path(f"/proc/{pid}/task").iterdir()

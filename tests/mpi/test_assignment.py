@@ -36,22 +36,13 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-def shared_copy(array):
-    """The same array in the memory of every node, writable."""
-    ours = ms.empty(array.shape, array.dtype, order="F" if array.flags.fnc else "C")
-    if ms.topology().is_leader:
-        ours[...] = array
-    ms.fence()
-    return ours
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_numpys_assignment_from_every_root(comm, name):
     array, region, data = CASES[name]
     expected = array.copy(order="K")
     expected[region] = data
     for root in range(comm.size):
-        ours = shared_copy(array)
+        ours = ms.share(array, writable=True)
         ms.put(ours, region, data if comm.rank == root else None, root=root)
         assert bits(ours) == bits(expected)
         comm.Barrier()
@@ -59,14 +50,14 @@ def test_it_is_numpys_assignment_from_every_root(comm, name):
 
 def test_data_may_be_a_part_of_the_same_array(comm):
     for source, region in ((np.s_[:200], np.s_[100:]), (np.s_[100:], np.s_[:200]), (np.s_[::-1], ...)):
-        ours, expected = shared_copy(LARGE), LARGE.copy()
+        ours, expected = ms.share(LARGE, writable=True), LARGE.copy()
         expected[region] = expected[source].copy()
         ms.put(ours, region, ours[source] if comm.rank == comm.size - 1 else None, root=comm.size - 1)
         assert bits(ours) == bits(expected)
 
 
 def test_other_columns_keep_their_bytes(comm):
-    ours = shared_copy(ROWS)
+    ours = ms.share(ROWS, writable=True)
     part, data = ours[["id", "name"]], np.zeros(6, [("id", "i8"), ("name", "S3")])
     data["id"] = np.arange(6)
     ms.put(part, 2, data if comm.rank == 0 else None)

@@ -17,6 +17,13 @@ def own_rows(comm, dtype="f8", columns=3):
     return local, np.concatenate(comm.allgather(local)).astype(dtype)
 
 
+def refill(grid, numbers):
+    """All ranks see the numbers in the grid."""
+    if ms.topology().is_leader:
+        grid[:] = numbers
+    ms.fence(scope="all")
+
+
 @pytest.mark.parametrize("columns", [3, 30_000])
 def test_each_rank_computes_its_rows_of_the_grid_in_each_iteration(comm, columns):
     """The rows may be those of the grid, where they lie."""
@@ -51,15 +58,12 @@ def test_rows_that_do_not_fit_the_grid(comm, raised):
 @pytest.mark.parametrize("columns", [3, 30_000])
 def test_rows_that_lie_where_those_of_other_ranks_go(comm, columns, n_more):
     """Also those that begin before the grid, end behind it, or are in the reverse order."""
-    nodes = ms.topology()
     counts = [2 + n_more * rank for rank in range(comm.size)]
     n_own, n_all, are_equal = counts[comm.rank], sum(counts), []
     for first, step in ((-1, 1), (1, 1), (0, 1), (0, -1)):
         whole = ms.zeros((n_all + 4, columns))
         grid = whole[2:-2]
-        if nodes.is_leader:
-            whole[:] = np.arange(n_all + 4)[:, np.newaxis]
-        ms.fence(scope="all")
+        refill(whole, np.arange(n_all + 4)[:, np.newaxis])
         turned = [counts[rank] for rank in range(comm.size - 1, -1, -1)]  # rank 0 has the last rows
         start = 2 + first + sum(turned[: comm.size - 1 - comm.rank])
         local = whole[start : start + n_own][::step]
@@ -193,9 +197,7 @@ def test_parts_that_go_where_those_of_other_ranks_are(comm, n):
         for other in (comm.rank, in_node[(in_node.index(comm.rank) + 1) % len(in_node)] if is_with_root else comm.rank):
             for step in (1, -1):
                 grid = ms.zeros((comm.size * n, 4))
-                if nodes.is_leader:
-                    grid[:] = numbers[:, np.newaxis]
-                ms.fence(scope="all")
+                refill(grid, numbers[:, np.newaxis])
                 part = grid[ms.partition(len(grid), rank=other)][::step]
                 expected = np.concatenate(comm.allgather(part[:, 0].copy()))
                 comm.Barrier()
@@ -203,9 +205,7 @@ def test_parts_that_go_where_those_of_other_ranks_are(comm, n):
                 ms.fence(scope="all")
                 are_equal.append(comm.rank != root or (grid == expected[:, np.newaxis]).all())
                 ms.fence(scope="all")
-                if nodes.is_leader:
-                    grid[:] = numbers[:, np.newaxis]
-                ms.fence(scope="all")
+                refill(grid, numbers[:, np.newaxis])
                 part = grid[ms.partition(len(grid), rank=other)]
                 ms.scatter(grid, out=part, root=root)
                 are_equal.append((part[:, 0] == numbers[ms.partition(len(grid))]).all())
@@ -216,20 +216,16 @@ def test_parts_that_go_where_those_of_other_ranks_are(comm, n):
 @pytest.mark.parametrize("step", [1, 2], ids=["in one run", "strided"])
 def test_parts_in_memory_that_numpy_does_not_know(comm, step):
     """As where another library gives mpishare's memory out again; on the root also with other strides than `out`."""
-    n, is_leader = 1000 * comm.size, ms.topology().is_leader
+    n = 1000 * comm.size
     grid = ms.zeros((2 * n + 2,))
-    if is_leader:
-        grid[:] = np.arange(len(grid))
-    ms.fence(scope="all")
+    refill(grid, np.arange(len(grid)))
     other = np.from_dlpack(grid)[1 : 1 + n * step : step][ms.partition(n)]
     expected = np.concatenate(comm.allgather(other))
     comm.Barrier()
     ms.gather(other, out=grid[:n])
     is_right = comm.rank != 0 or np.array_equal(grid[:n], expected)
     ms.fence(scope="all")
-    if is_leader:
-        grid[:] = np.arange(len(grid))
-    ms.fence(scope="all")
+    refill(grid, np.arange(len(grid)))
     part = np.from_dlpack(grid)[ms.partition(n)]
     ms.scatter(grid[1 : 1 + n * step : step], out=part)
     assert is_right

@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpishare as ms
+from tests.processes import read_bytes
 
 comm = MPI.COMM_WORLD
 topology = ms.topology()
@@ -21,8 +22,7 @@ def counters():
     """Bytes that this host's link has received and sent, and that this process has read by system calls."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     numbers = next(line for line in lines if "eth0:" in line).partition(":")[2].split()
-    fields = Path("/proc/self/io").read_text().split()
-    return np.array([int(numbers[0]), int(numbers[8]), int(fields[fields.index("rchar:") + 1])])
+    return np.array([int(numbers[0]), int(numbers[8]), read_bytes()])
 
 
 def measure(call):

@@ -1,7 +1,6 @@
 """load of each format: the bits that its own library wrote, each byte read once, in node memory of all ranks."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same
 from tests.formats import WRITTEN
 from tests.mpi.test_errors import assert_refused_by_some
+from tests.processes import read_bytes
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
@@ -93,12 +93,6 @@ def test_into_arrays_that_are_there(written, configured):
         assert sorted(found) == sorted(arrays)
         for name, array in arrays.items():
             assert_loaded(found[name], array)
-
-
-def read_bytes():
-    """What this process has read by system calls."""
-    fields = Path("/proc/self/io").read_text().split()
-    return int(fields[fields.index("rchar:") + 1])
 
 
 @pytest.mark.parametrize("read", ["job", "node"])

@@ -17,9 +17,9 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same
-from tests.mpi.files.test_formats import assert_loaded, read_bytes
+from tests.mpi.files.test_formats import assert_loaded
 from tests.mpi.test_errors import assert_refused, assert_refused_alike, assert_refused_by_some
-from tests.processes import open_files
+from tests.processes import open_files, read_bytes
 
 COMM = MPI.COMM_WORLD
 LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
