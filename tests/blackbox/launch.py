@@ -13,6 +13,8 @@ from mpishare.cli import run as launcher
 from tests.processes import living_in_session, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
+AS_ROOT = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+"""The options by which unshare(1) makes an ordinary user root of its namespaces."""
 
 
 def python_of(mpi):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.blackbox.launch import ROOT, checked
+from tests.blackbox.launch import AS_ROOT, ROOT, checked
 from tests.cluster.missing import SYSTEM_FOLDERS
 from tests.cluster.spec import AGENT, HEAD, HOSTFILE, VENV, Spec
 from tests.processes import children_of
@@ -105,8 +105,7 @@ def cluster(spec):
     Raises:
         RuntimeError: The hosts could not be made.
     """
-    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    unshare = ["unshare", *user, "--fork", "--kill-child", *_NAMESPACES, "--mount-proc"]
+    unshare = ["unshare", *AS_ROOT, "--fork", "--kill-child", *_NAMESPACES, "--mount-proc"]
     environ = {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])}
     line, pipe = [*unshare, sys.executable, "-m", _MODULE, json.dumps(spec)], subprocess.PIPE
     with subprocess.Popen(

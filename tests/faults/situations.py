@@ -1,15 +1,13 @@
 """The situations in which the ranks of a host share a kernel, but not all that a plain job has."""
 
 import json
-import os
 import shlex
 import sys
 from typing import Any, NamedTuple
 
-from tests.blackbox.launch import other_python, run
+from tests.blackbox.launch import AS_ROOT, other_python, run
 
 _PROGRAMS = "tests.faults.programs"
-_AS_ROOT = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
 _SHM = "mount -t tmpfs -o size={} none /dev/shm || exit; "
 _RUN = '"$@"; status=$?; find /dev/shm -mindepth 1; exit $status'
 _LIST = 'find /dev/shm -mindepth 1 -printf " %f"; echo'
@@ -74,7 +72,7 @@ class Situation(NamedTuple):
 
     def _run(self, script: str, program: str, size: int) -> str:
         """What the shell script prints, whose "$@" is a job of so many ranks."""
-        host = ["unshare", *_AS_ROOT, "--mount", "sh", "-c", _SHM.format(self.shm) + script, "sh"]
+        host = ["unshare", *AS_ROOT, "--mount", "sh", "-c", _SHM.format(self.shm) + script, "sh"]
         rank = [*self.rank, self._interpreter, "-m", "mpi4py", *self.python, f"{_PROGRAMS}.{program}"]
         job = [*host, *self.job, self._interpreter, "-m", "mpishare", "run", "-n", str(size), "--", *rank]
         return str(run(job, {**_FOLDERS, **dict(self.environ)}, limit_s=100).stdout)
@@ -88,7 +86,7 @@ SITUATIONS = {
     "a user namespace for every second rank": Situation(rank=("sh", "-c", _EVERY_SECOND, "sh")),
     # Open MPI 5.0.11 dies where ranks have PID namespaces of their own, and so does MPICH 5.0.2 if it uses CMA itself.
     "a PID namespace per rank": PLAIN_MPICH._replace(
-        rank=("unshare", *_AS_ROOT, "--pid", "--fork", "--kill-child", "--mount-proc"),
+        rank=("unshare", *AS_ROOT, "--pid", "--fork", "--kill-child", "--mount-proc"),
         environ=(("MPIR_CVAR_CH4_CMA_ENABLE", "0"),),
     ),
     "a Python without os.memfd_create": Situation(python=("-c", _NO_MEMFD)),

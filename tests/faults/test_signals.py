@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,18 @@ def test_killed_rank(victim, number, moment, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-UNSIGNALLED = [sys.executable, "-m", "mpishare", "run", "-n", "4", *PROGRAM, "9", "SIGKILL", "never"]
+@contextmanager
+def launched(folder, settings):
+    """A launcher and its ranks, which share without end; they must have ended with the block."""
+    line = [sys.executable, "-m", "mpishare", "run", "-n", "4", *PROGRAM, "9", "SIGKILL", "never"]
+    with started(line, environment({"TMPDIR": str(folder), **settings}), "sharing") as job:
+        ranks = children_of(job.pid)
+        assert len(ranks) == 4
+        watches = [os.pidfd_open(rank) for rank in ranks]
+        yield job, ranks
+    for watch in watches:
+        assert select.select([watch], [], [], 60)[0]
+        os.close(watch)
 
 
 def test_sigterm_of_the_launcher(tmp_path):
@@ -49,11 +61,9 @@ def test_sigterm_of_the_launcher(tmp_path):
     `mpishare clean` removes its file.
     """
     with nothing_left() as settings:
-        with started(UNSIGNALLED, environment({"TMPDIR": str(tmp_path), **settings}), "sharing") as job:
-            watches = [os.pidfd_open(rank) for rank in children_of(job.pid)]
+        with launched(tmp_path, settings) as (job, _):
             job.terminate()
             assert job.wait(60) != 0
-        wait_for_ends(watches)
         cleaned({"osc_sm"}, settings)
     assert list(tmp_path.iterdir()) == []
 
@@ -65,21 +75,11 @@ def test_sigkill_of_the_launcher(tmp_path):
     `mpishare clean` removes what is left of MPI's.
     """
     with nothing_left() as settings:
-        with started(UNSIGNALLED, environment({"TMPDIR": str(tmp_path), **settings}), "sharing") as job:
-            ranks = children_of(job.pid)
-            assert len(ranks) == 4
-        watches = [os.pidfd_open(rank) for rank in ranks]
-        for rank in ranks:
-            os.kill(rank, signal.SIGKILL)
-        wait_for_ends(watches)
+        with launched(tmp_path, settings) as (job, ranks):
+            job.kill()
+            for rank in ranks:
+                os.kill(rank, signal.SIGKILL)
         assert cleaned({"sm_segment", "osc_sm"}, settings)  # Open MPI's own, for messages and for a window
-
-
-def wait_for_ends(watches):
-    """Waits until the processes of these descriptors have ended."""
-    for watch in watches:
-        assert select.select([watch], [], [], 60)[0]
-        os.close(watch)
 
 
 def cleaned(kinds, settings):

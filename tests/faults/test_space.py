@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpishare.memory.pages import can_populate
-from tests.blackbox.launch import run
+from tests.blackbox.launch import AS_ROOT, run
 
 pytestmark = pytest.mark.first
 PROGRAM = ["python", "-m", "tests.faults.programs.calls"]
@@ -17,10 +17,9 @@ PROGRAM = ["python", "-m", "tests.faults.programs.calls"]
 
 def run_with(setup, *args, before=(), jobs=1, **environ):
     """What a function of the program prints on 2 ranks, in a mount namespace of its own that lines of shell set up."""
-    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     job = shlex.join([*before, sys.executable, "-m", "mpishare", "run", "-n", "2", *PROGRAM, *args])
     lines = [setup, *[f"{job} & others=$!"] * (jobs - 1), job, *["wait $others"] * (jobs - 1)]
-    return run(["unshare", *user, "--mount", "sh", "-ec", "\n".join(lines)], environ).stdout
+    return run(["unshare", *AS_ROOT, "--mount", "sh", "-ec", "\n".join(lines)], environ).stdout
 
 
 @pytest.fixture

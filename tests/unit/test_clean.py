@@ -14,6 +14,7 @@ import pytest
 
 from mpishare.cli.clean import main
 from mpishare.host import leftovers
+from tests.blackbox.launch import AS_ROOT
 from tests.processes import error_as
 
 STALE = ["osc_sm.vm.ba3f0001.0.4", "osc_sm.n-1.example.org.4c.0.0x1f00000001"]
@@ -58,8 +59,7 @@ def test_files_of_mpi_go_and_no_others(folder, clean):
 
 
 def test_files_in_use_stay_also_those_of_another_pid_namespace(folder):
-    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    command = ["unshare", *user, "--pid", "--fork", "--mount-proc", sys.executable, "-m", "mpishare", "clean"]
+    command = ["unshare", *AS_ROOT, "--pid", "--fork", "--mount-proc", sys.executable, "-m", "mpishare", "clean"]
     command.append("--yes")
     file = (folder / STALE[1]).open("rb")
     with (folder / STALE[0]).open("r+b"), mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ):

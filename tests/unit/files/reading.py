@@ -1,6 +1,7 @@
 """Loads without MPI: what the readers of one node would read, piece by piece."""
 
 import os
+import tracemalloc
 
 import numpy as np
 from hypothesis import strategies as st
@@ -36,6 +37,18 @@ def inspected(path, dataset=None, region=None, *, attributes=False):
     """What `load` finds in the file."""
     with InputFile(str(path)) as file:
         return inspect_file(reader_of(file), dataset, region, attributes=attributes)
+
+
+def peak_of_read(path, dataset, first, out):
+    """The most bytes that Python holds while rows of an array, from the `first` on, are read into `out`."""
+    with InputFile(str(path)) as file:
+        reader = reader_of(file)
+        [array] = reader.listing(dataset, attributes=False).arrays
+        tracemalloc.start()
+        reader.read(array, [range(first, first + len(out))], out)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return peak
 
 
 def regions(shape):
