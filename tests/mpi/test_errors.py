@@ -235,7 +235,6 @@ def test_what_an_error_advises_works(raised, shared_folder):
 DIFFERENCES = {
     "order": (lambda a, b: ms.empty((2, 3), order="F"), lambda a, b: ms.empty((2, 3))),
     "backend": (lambda a, b: ms.full(3, 1.0, backend="private"), lambda a, b: ms.full(3, 1.0)),
-    "function": (lambda a, b: ms.empty(3), lambda a, b: ms.zeros(3)),
     "root of share": (lambda a, b: ms.share(a, root=1), lambda a, b: ms.share(a)),
     "part of bcast": (lambda a, b: ms.bcast(a[1:3]), lambda a, b: ms.bcast(a[:2])),
     "array of put": (lambda a, b: ms.put(a, 0, 1), lambda a, b: ms.put(b, 0, 1)),

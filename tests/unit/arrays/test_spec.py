@@ -31,15 +31,6 @@ def test_arrays_come_back_from_their_headers_and_bytes():
             assert twin.view(block).strides == array.strides or array.size < 2, name
 
 
-def test_order_is_fortran_only_where_it_is_not_c_as_well():
-    both, columns, fortran = np.zeros((3, 1), order="F"), np.zeros((3, 4), order="F"), Spec.make((3, 4), "f8", "F")
-    assert Spec.of(columns) == fortran != Spec.make((3, 4), "f8")
-    assert {Spec.of(array).order for array in (both, columns.T, np.zeros((3, 4))[:, ::2])} == {"C"}
-    assert [fortran.is_order_of(array) for array in (both, columns, columns.T)] == [True, True, False]
-    assert [Spec.of(both).is_order_of(array) for array in (both, columns, columns.T)] == [True, False, True]
-    assert [fortran.fits(array) for array in (columns.copy("C"), columns.T, columns > 0)] == [True, False, False]
-
-
 def test_what_numpy_makes_of_a_dtype():
     assert Spec.make(np.int64(3), ("f4", (2,))) == Spec(np.dtype("f4"), (3, 2))
     assert Spec.make((), "S").dtype == np.dtype("S1")
