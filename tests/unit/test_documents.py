@@ -73,6 +73,10 @@ def test_the_figures_are_those_of_the_kept_results():
         assert shown(run.kept("share"), run.kept("nodes")) in (ROOT / page).read_text(), page
 
 
+def test_the_front_page_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 650
+
+
 def test_the_drawings_are_those_of_their_script():
     folder = ROOT / "docs/drawings"
     drawn = runpy.run_path(str(folder / "draw.py"))["files"]()

@@ -74,6 +74,17 @@ def test_imports_point_down():
     TopologicalSorter(own).prepare()
 
 
+def test_programs_use_the_public_face_only():
+    folders = [PACKAGE.parent / "jobs", PACKAGE / "cli", PACKAGE / "compat"]
+    programs = [file for folder in folders for file in folder.rglob("*.py")]
+    # config, for the sizes that users write; host, for the files that `mpishare clean` removes.
+    public = ("mpishare.cli", "mpishare.kernels", "mpishare.config", "mpishare.host")
+    for file in programs:
+        names = [name for name in imports_of(source_of(file)) if name.startswith("mpishare.")]
+        assert all(name.startswith(public) or name.split(".")[1] in ms.__all__ for name in names), (file, names)
+        assert set(re.findall(r"\bms\.(\w+)", file.read_text())) <= {*ms.__all__, "__version__"}, file
+
+
 def test_names_are_those_that_type_checkers_see():
     imports = [node for node in source_of(PACKAGE / "__init__.pyi").body if isinstance(node, ast.ImportFrom)]
     modules = {alias.name: str(node.module) for node in imports for alias in node.names}
