@@ -22,7 +22,7 @@ from mpishare.memory.backends import check_backend
 from mpishare.objects.distributed import Distributed, node_counts, on_each_node
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.node_fill import broadcast_in_node
-from mpishare.transfer.rows import describe_rows, rows_of, spread_rows, stack_rows
+from mpishare.transfer.rows import describe_rows, rows_of, spread_rows, stack_rows, stage_of
 
 Parts = list[tuple[int, NDArray[Any]]]
 """Rows of a node, with the rank that brings them."""
@@ -91,29 +91,25 @@ def distribute(
                 raise ArgumentError(f"{given}. Give it alone: each node keeps the rows of its ranks.")
             spec = rows_of(local)
             what = f"local=rows of {describe_rows(spec)}"
-        elif context.topology.rank == root:
+        array = array if context.topology.rank == root else None
+        if local is None and context.topology.rank == root:
             spec = rows_of(array)
             payload, extension = spec.packed
+        stage = stage_of(context, array)
         payload = call.agree(f"distribute({what}, backend={backend})", payload)
         if local is not None:
             return _from_all(context, spec, local, backend)
         spec = broadcast_spec(context, payload, extension, root)
         whole = Spec(spec.dtype, spec.shape)
-        return _from_root(context, whole, array, root, node_counts(context, whole, numbers), backend)
+        numbers = node_counts(context, whole, numbers)
+        receivers = [root if root in ranks else ranks[0] for ranks in context.topology.placement.nodes]
+        parts = dict(zip(receivers, parts_of(whole.shape[0], len(receivers), numbers), strict=True))
 
+        def fill(own: NDArray[Any]) -> Parts:
+            spread_rows(context, root, array, parts, own, stage)
+            return [(root, own)]
 
-def _from_root(
-    context: Context, whole: Spec, array: NDArray[Any] | None, root: int, counts: Sequence[int], backend: str | None
-) -> Distributed:
-    """The rows of the root's array. Collective over the communicator."""
-    receivers = [root if root in ranks else ranks[0] for ranks in context.topology.placement.nodes]
-    parts = dict(zip(receivers, parts_of(whole.shape[0], len(receivers), counts), strict=True))
-
-    def fill(own: NDArray[Any]) -> Parts:
-        spread_rows(context, root, array, parts, own)
-        return [(root, own)]
-
-    return _made(context, whole, counts, fill, backend)
+        return _made(context, whole, numbers, fill, backend)
 
 
 def _from_all(context: Context, spec: Spec, local: NDArray[Any], backend: str | None) -> Distributed:

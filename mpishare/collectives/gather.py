@@ -29,6 +29,7 @@ from mpishare.transfer.rows import (
     send_blocks,
     spread_rows,
     stack_rows,
+    stage_of,
     told_rows,
 )
 
@@ -164,7 +165,8 @@ def scatter(
             block = memory_of(context, own_spec, items_of_out(out, kind))
             is_apart = may_be_in_array and is_written_by_node(out)
             received = allocate(context, own_spec.nbytes) if is_apart else block
-        spread_rows(context, root, array, dict(enumerate(parts)), own_spec.view(received))
+            stage = stage_of(context, array)
+        spread_rows(context, root, array, dict(enumerate(parts)), own_spec.view(received), stage)
         if may_be_in_array:
             context.node_collective_comm.barrier()  # the root has sent all rows
         if is_apart:

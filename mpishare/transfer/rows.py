@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mpishare.arrays import slices
 from mpishare.arrays.raw import Block, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
-from mpishare.comm.agreement import PAYLOAD_BYTES, agree, mark_known
+from mpishare.comm.agreement import PAYLOAD_BYTES, mark_known
 from mpishare.comm.context import Context
 from mpishare.comm.in_flight import MAX_IN_FLIGHT, InFlight, Tag
 from mpishare.errors import SpecError
@@ -150,8 +150,28 @@ def cut_messages(blocks: Iterable[Block]) -> Iterator[Block]:
     return (block[chunk] for block in blocks for chunk in slices.chunks(block.nbytes, LARGEST_MESSAGE_BYTES))
 
 
+def stage_of(context: Context, array: NDArray[Any] | None) -> Block:
+    """Memory for a chunk of the rows of the root's array, if these must be copied before they are sent; else none.
+
+    Raises:
+        CapacityError: There is too little.
+    """
+    if array is None or array.flags.c_contiguous:
+        return allocate(context, 0)
+    return allocate(context, array[: _n_rows_of_chunk(array)].nbytes)
+
+
+def _n_rows_of_chunk(rows: NDArray[Any]) -> int:
+    return max(_CHUNK_BYTES // max(rows.nbytes // max(len(rows), 1), 1), 1)
+
+
 def spread_rows(
-    context: Context, root: int, array: NDArray[Any] | None, parts: Mapping[int, slice], own: NDArray[Any]
+    context: Context,
+    root: int,
+    array: NDArray[Any] | None,
+    parts: Mapping[int, slice],
+    own: NDArray[Any],
+    stage: Block,
 ) -> None:
     """Brings to each rank in `parts`, one of which is the root, its part of the rows of the root's array.
 
@@ -161,31 +181,25 @@ def spread_rows(
         array: The array, of any strides, on `root`; ignored on the other ranks.
         parts: The rows of each rank that gets some.
         own: Where this rank's rows go, in C order.
-
-    Raises:
-        CapacityError: The root has no memory for a chunk of rows that are not contiguous. On all ranks.
+        stage: On `root`, what `stage_of` returned for `array`.
 
     Collective:
         Over the communicator, but a rank may return before others have come.
     """
     rank = context.topology.rank
-    rows = array if rank == root and array is not None else own
-    row_bytes = rows.nbytes // max(len(rows), 1)
-    chunk = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
-    is_copied = rank == root and not rows.flags.c_contiguous
-    with agree(context.collective_comm):
-        stage = allocate(context, min(chunk, len(rows)) * row_bytes if is_copied else 0)
-    if rank == root:
+    if rank == root and array is not None:
+        chunk = _n_rows_of_chunk(array)
         blocks = (
-            (other, _bytes_in_c_order(rows[part][some], stage))
+            (other, _bytes_in_c_order(array[part][some], stage))
             for other, part in parts.items()
             if other != root
             for some in slices.chunks(part.stop - part.start, chunk)
         )
-        send_blocks(context, blocks, reuses_memory=is_copied)
-        copy_bytes(own, rows[parts[root]])
+        send_blocks(context, blocks, reuses_memory=stage.size > 0)
+        copy_bytes(own, array[parts[root]])
     elif rank in parts:
-        receive_blocks(context, [(root, bytes_of(own[some])) for some in slices.chunks(len(own), chunk)])
+        chunks = slices.chunks(len(own), _n_rows_of_chunk(own))
+        receive_blocks(context, [(root, bytes_of(own[some])) for some in chunks])
 
 
 def _bytes_in_c_order(rows: NDArray[Any], stage: Block) -> Block:
