@@ -121,56 +121,80 @@ def _pickled(item: Any, number: int) -> PickledObject:
         raise SpecError(f"item {number}: {error}") from error
 
 
-def length_of(items: Any) -> int | None:
-    """The number of items; None if it is not known."""
-    return len(items) if hasattr(items, "__len__") and getattr(items, "shape", None) != () else None
+class Batches:
+    """The batches of a map's items: one if their number is known, else as many as are not empty, and an empty one.
 
-
-def batches(items: Any, total: int | None, comm: mpi.Intracomm) -> Iterator[tuple[bool, Items]]:
-    """Yields whether a batch of `items` is the last, and the batch, for the ranks of `comm`.
-
-    There is one batch if `total`, the number of items, is known; else as many as are not empty, and an empty one. To
-    read them is a block in which the other ranks do not come.
-
-    Raises:
-        ArgumentError: They cannot be iterated.
-        SpecError: An item cannot be pickled.
-        Exception: What the iterator raised.
+    Attributes:
+        total: Number of items; None if it is not known.
     """
-    reading = alone(comm, "by the items of a map")
-    if total is not None:
+
+    def __init__(self, items: Any, comm: mpi.Intracomm) -> None:
+        """Batches of `items`, for the ranks of `comm`. To read them is a block in which the other ranks do not come.
+
+        Raises:
+            ArgumentError: They cannot be iterated.
+        """
+        self.total = len(items) if hasattr(items, "__len__") and getattr(items, "shape", None) != () else None
+        try:
+            self._items = iter(items) if self.total is None else items
+        except TypeError as error:
+            cure = "Give a list, an array, a generator."
+            raise ArgumentError(f"items is {describe(items)}, which cannot be iterated. {cure}") from error
+        self._most = _FIRST_PER_RANK * comm.size
+        self._n_read = 0
+        self._reading = alone(comm, "by the items of a map")
+        self._ready: PackedItems | None = None
+        self._error: Exception | None = None
+
+    def next(self) -> tuple[bool, Items]:
+        """Whether the next batch is the last, and the batch.
+
+        Raises:
+            SpecError: An item cannot be pickled.
+            Exception: What the iterator raised.
+        """
+        items = self._items
+        if self.total is None:
+            batch, self._ready = self._read() if self._ready is None else self._ready, None
+            if self._error is not None and not batch:
+                raise self._error
+            return not batch, batch
         is_array = type(items) in PLAIN_CLASSES and not items.dtype.hasobject
-        with reading:
-            batch = items if is_array or isinstance(items, range) else pack(items)
-        yield True, batch
-        return
-    try:
-        iterator = iter(items)
-    except TypeError as error:
-        cure = "Give a list, an array, a generator."
-        raise ArgumentError(f"items is {describe(items)}, which cannot be iterated. {cure}") from error
-    n_read, most, batch = 0, _FIRST_PER_RANK * comm.size, None
-    while batch is None or batch:
-        with reading:
-            batch = pack(_some(islice(enumerate(iterator, n_read), most)))
-        yield not batch, batch
-        n_read, most = n_read + len(batch), min(most * _GROWTH, _BATCH_ITEMS)
+        with self._reading:
+            return True, items if is_array or isinstance(items, range) else pack(items)
 
+    def read_ahead(self) -> None:
+        """Makes the next batch while other ranks work. An error of the iterator waits for `next`.
 
-def _some(items: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-    """The next items of an iterator, which come with their numbers, pickled if they may change later."""
-    end, nbytes = time.monotonic() + _READ_S, 0
-    for number, item in items:
-        if type(item) in _PLAIN:
-            nbytes += sys.getsizeof(item)
-            yield item
-        else:
-            skeleton, arrays = _pickled(item, number)
-            kept = [array if segment_to_name(array) else array.copy(order="K") for array in arrays]
-            nbytes += len(skeleton) + sum(copy.nbytes for copy in kept if copy.flags.owndata)
-            yield PickledObject(skeleton, kept)
-        if nbytes >= _BATCH_BYTES or time.monotonic() > end:
-            break
+        Items that take 1 ms each to be read, for tasks of 3 ms on 4 ranks, took a fifth longer without it.
+        """
+        if self.total is None:
+            self._ready = self._read()
+
+    def _read(self) -> PackedItems:
+        with self._reading:
+            batch = pack(self._some())
+        self._n_read += len(batch)
+        self._most = min(self._most * _GROWTH, _BATCH_ITEMS)
+        return batch
+
+    def _some(self) -> Iterator[Any]:
+        """The next items, pickled if they may change later. Those before an error come before it."""
+        end, nbytes = time.monotonic() + _READ_S, 0
+        try:
+            for number, item in enumerate(islice(self._items, self._most), self._n_read):
+                if type(item) in _PLAIN:
+                    nbytes += sys.getsizeof(item)
+                    yield item
+                else:
+                    skeleton, arrays = _pickled(item, number)
+                    kept = [array if segment_to_name(array) else array.copy(order="K") for array in arrays]
+                    nbytes += len(skeleton) + sum(copy.nbytes for copy in kept if copy.flags.owndata)
+                    yield PickledObject(skeleton, kept)
+                if nbytes >= _BATCH_BYTES or time.monotonic() > end:
+                    break
+        except Exception as error:
+            self._error, self._items = error, iter(())
 
 
 Values: TypeAlias = "list[Any] | NDArray[Any]"

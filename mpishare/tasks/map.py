@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import starmap
 from operator import itemgetter
@@ -23,7 +23,7 @@ from mpishare.errors import ArgumentError, SpecError, StallError, TaskError, che
 from mpishare.objects.pickling import PickledObject, pickle_object, unpickle_object
 from mpishare.progress_bar import Bar, check_tqdm
 from mpishare.tasks.errors import IN_TASK, ItemFailed, apply_to_items, task_error
-from mpishare.tasks.items import Items, RankResults, batches, gather_results, length_of, stack
+from mpishare.tasks.items import Batches, Items, RankResults, gather_results, stack
 from mpishare.tasks.scheduler import Scheduler, backoff
 
 _FAILED = b"\1".ljust(PAYLOAD_BYTES, b"\0")
@@ -134,21 +134,19 @@ def run_map(call: collective, job: Job, root: int, gather: str = "root", compare
         raise SpecError(f"{text} Pass a function on that rank.")
     if is_root and job.progress:
         check_tqdm()
-    items = job.items if is_root else range(0)
-    total = length_of(items)
-    rest = batches(items, total, topology.comm)
-    batch = next(rest)
+    batches = Batches(job.items if is_root else range(0), topology.comm)
+    batch = batches.next()
     call.agree(compared)
     # A task of one rank may map on the same communicator, while tasks of the outer map are left.
     scheduler = Scheduler(context) if topology.size == 1 else context.cached(Scheduler)
-    with Bar(total, is_shown=is_root and job.progress) as bar:
-        results = _Run(context, root, gather, rest, bar, scheduler).results(job, batch)
+    with Bar(batches.total, is_shown=is_root and job.progress) as bar:
+        results = _Run(context, root, gather, batches, bar, scheduler).results(job, batch)
     return results if gather == "all" or (gather == "root" and is_root) else None
 
 
 @dataclass
 class _Run:
-    """One call: batch after batch. On ranks other than the root, `_rest` has none.
+    """One call: batch after batch. On ranks other than the root, `_batches` has none.
 
     The function comes with the first batch of each call. So every rank calls it in the state that it has on the root at
     that time, whatever earlier calls were and however they ended. The root calls the object that it was given.
@@ -157,7 +155,7 @@ class _Run:
     _context: Context
     _root: int
     _gather: str
-    _rest: Iterator[tuple[bool, Items]]
+    _batches: Batches
     _bar: Bar
     _scheduler: Scheduler
     _first: int = 0  # number of the first item of the batch
@@ -179,7 +177,7 @@ class _Run:
                 self._first += n_items
             if not is_last:
                 with agree(self._context.collective_comm):
-                    batch = next(self._rest, batch)
+                    batch = self._batches.next()
         return results
 
     def _initialize(self, job: Job) -> None:
@@ -220,6 +218,7 @@ class _Run:
 
     def _run_tasks(self, job: Job, items: Items, results: RankResults) -> None:
         self._scheduler.start()
+        self._batches.read_ahead()
         with alone(self._context.topology.comm, IN_TASK, for_all_threads=True):
             for chunk in self._scheduler.chunks(job.chunk):
                 values = apply_to_items(job.func, items[chunk.start : chunk.stop], chunk.start)

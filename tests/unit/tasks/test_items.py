@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mpishare.tasks.items import batches, pack, stack
+from mpishare.tasks.items import Batches, pack, stack
 
 
 def comm_of(size):
@@ -22,8 +22,10 @@ def test_plain_items_share_a_pickle_and_items_share_an_array():
 
 
 def test_batches_of_an_iterator_grow():
-    found = [(is_last, len(batch)) for is_last, batch in batches(iter(range(100)), None, comm_of(2))]
-    assert found == [(False, 8), (False, 64), (False, 28), (True, 0)]
+    source, lengths = Batches(iter(range(100)), comm_of(2)), []
+    while not (batch := source.next())[0]:
+        lengths.append(len(batch[1]))
+    assert lengths == [8, 64, 28]
 
 
 def test_an_iterator_that_changes_its_array_is_read_to_a_number_of_bytes():
@@ -34,22 +36,24 @@ def test_an_iterator_that_changes_its_array_is_read_to_a_number_of_bytes():
             row[:] = number
             yield row
 
-    source = batches(rows(), None, comm_of(100))
+    source = Batches(rows(), comm_of(100))
     for first in (0, 4):
-        _, items = next(source)
+        _, items = source.next()
         assert [row.max() for row in items[0 : len(items)]] == list(range(first, first + 4))
     assert next(read) == 8
 
 
-def test_an_error_of_the_iterator_ends_the_batches():
+def test_an_error_of_the_iterator_comes_after_its_items():
     def broken():
         yield from range(9)
         raise OSError("gone")
 
-    source = batches(broken(), None, comm_of(2))
-    assert len(next(source)[1]) == 8
+    source = Batches(broken(), comm_of(2))
+    assert len(source.next()[1]) == 8
+    source.read_ahead()
+    assert len(source.next()[1]) == 1
     with pytest.raises(OSError, match="gone"):
-        next(source)
+        source.next()
 
 
 COLUMN = np.zeros(2, [("a", "S0")])["a"]  # which np.array makes one of 'S1'
