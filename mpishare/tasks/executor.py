@@ -19,9 +19,7 @@ from multiprocessing.pool import ApplyResult
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from mpishare.comm import callsite
-from mpishare.errors import SpecError, checked_integer
-from mpishare.objects.pickling import pickle_object
+from mpishare.errors import checked_integer
 from mpishare.tasks.errors import ItemFailed, apply_to_items
 from mpishare.tasks.map import Job
 
@@ -133,10 +131,12 @@ class TaskExecutor(Executor):
     _call_numbers = count()
 
     def _map(self, job: Job) -> list[Any]:
-        """Calls an initializer on each rank, then applies a function to items on all ranks."""
-        if job.initializer is not None:
-            job.initializer(*job.initargs)
+        """Applies a function to items on all ranks."""
         return [job.func(item) for item in job.items]
+
+    def _initialize(self, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
+        """Calls an initializer on each rank."""
+        initializer(*initargs)
 
     def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
         """Begins a call, of this number for errors. A worker keeps the function of one that has arguments."""
@@ -338,12 +338,7 @@ class TaskExecutor(Executor):
             initargs: Its arguments.
         """
         if initializer is not None:
-            try:
-                pickle_object((initializer, initargs))
-            except SpecError as error:
-                callsite.warn(f"lent(): the initializer is not called, as the other ranks cannot have it: {error}")
-            else:
-                self._map(Job(abs, (), initializer=initializer, initargs=initargs))
+            self._initialize(initializer, initargs)
         return LentPool(self)
 
     def _chunks(
@@ -372,6 +367,9 @@ class LentPool(TaskExecutor):
 
     def _map(self, job: Job) -> list[Any]:
         return self._pool._map(job)
+
+    def _initialize(self, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
+        self._pool._initialize(initializer, initargs)
 
     def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
         future = self._pool._submit(number, func, args)

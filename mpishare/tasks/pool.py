@@ -14,12 +14,13 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
-from mpishare.comm import mpi
+from mpishare.comm import callsite, mpi
 from mpishare.comm.agreement import is_known
 from mpishare.comm.alone import alone, where_alone
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, MpishareError, SpecError, TaskError
+from mpishare.objects.pickling import pickle_object
 from mpishare.tasks.dispatcher import IN_CALLBACK, Dispatcher, next_command, send_command, serve_call
 from mpishare.tasks.errors import IN_TASK, task_error
 from mpishare.tasks.executor import TaskExecutor
@@ -259,6 +260,17 @@ class Pool(TaskExecutor):
             raise
         except SpecError as error:
             raise MpishareError(str(error)) from error
+
+    def _initialize(self, initializer: Callable[..., object], initargs: tuple[Any, ...]) -> None:
+        if self._is_alone():
+            super()._initialize(initializer, initargs)
+            return
+        try:
+            pickle_object((initializer, initargs))
+        except SpecError as error:
+            callsite.warn(f"lent(): the initializer is not called, as the other ranks cannot have it: {error}")
+        else:
+            self.initialize(initializer, initargs)
 
     def _submit(self, number: int, func: Callable[..., Any], args: tuple[Any, ...]) -> Future[Any]:
         if not self._is_alone() or self._where() == IN_CALLBACK:
