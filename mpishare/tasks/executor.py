@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from concurrent.futures import wait as wait_for_all
-from contextlib import closing
 from functools import partial
 from itertools import count, islice
+from logging import getLogger
 from multiprocessing.pool import ApplyResult
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -48,8 +48,9 @@ class AsyncResult(ApplyResult):  # type: ignore[type-arg]
             outcome = False, error
         try:
             self._set(0, outcome)  # type: ignore[attr-defined]
-        finally:  # also where the callback raises
-            self._event.set()  # type: ignore[attr-defined]
+        except BaseException:  # of a callback, such as SystemExit, which would end the thread
+            getLogger(__name__).exception("a callback of %r has raised", future)
+        self._event.set()  # type: ignore[attr-defined]
 
 
 class NotReadyError(multiprocessing.TimeoutError, FuturesTimeoutError):
@@ -59,15 +60,38 @@ class NotReadyError(multiprocessing.TimeoutError, FuturesTimeoutError):
 class ResultIterator(Iterator[Any]):
     """The results of calls that return lists, one after the other, as multiprocessing has them. An error ends it."""
 
-    def __init__(self, calls: Iterator[Future[list[Any]]], n_ahead: int | None, *, is_ordered: bool = True) -> None:
-        """Begins the first `n_ahead` of `calls`, and one more with each that has ended."""
+    def __init__(
+        self,
+        calls: Iterator[Future[list[Any]]],
+        n_ahead: int | None,
+        *,
+        is_ordered: bool = True,
+        end: float | None = None,
+        callback: _Callback = None,
+    ) -> None:
+        """Begins the first `n_ahead` of `calls`, and one more with each that has ended.
+
+        Until the time `end`, it waits for the next result, with which `callback` is called.
+        """
         self._calls = calls
         self._is_ordered = is_ordered
+        self._end = end
+        self._callback = callback
         self._values: Iterator[Any] = iter(())
         self._pending = deque(islice(calls, n_ahead))
 
     def __next__(self) -> Any:
-        return self.next()
+        try:
+            value = self.next(None if self._end is None else self._end - time.monotonic())
+            if self._callback is not None:
+                try:
+                    self._callback(value)
+                except StopIteration as error:  # which would end the results
+                    raise RuntimeError("the callback raised StopIteration") from error
+        except BaseException:
+            self.close()
+            raise
+        return value
 
     def next(self, timeout: float | None = None) -> Any:
         """The next result. After a TimeoutError it can still be asked for.
@@ -92,21 +116,6 @@ class ResultIterator(Iterator[Any]):
             raise
         self._pending += islice(self._calls, 1)
         return next(self._values)
-
-    def until(self, end: float | None, callback: _Callback) -> Iterator[Any]:
-        """The results that are there by the time `end`, after `callback` has been called with each.
-
-        Any exception ends it, as does `close` of a generator.
-        """
-        with closing(self):
-            while True:
-                try:
-                    value = self.next(None if end is None else end - time.monotonic())
-                except StopIteration:
-                    return
-                if callback is not None:
-                    callback(value)
-                yield value
 
     def close(self) -> None:
         """Ends it, and cancels the calls that have not begun."""
@@ -233,7 +242,7 @@ class TaskExecutor(Executor):
         n_ahead = None if buffersize is None else checked_integer("buffersize", buffersize, least=1)
         end = None if timeout is None else time.monotonic() + timeout
         calls = self._chunks(func, iterable, 1 if chunksize is None else chunksize)
-        results = ResultIterator(calls, n_ahead).until(end, callback)
+        results = ResultIterator(calls, n_ahead, end=end, callback=callback)
         return list(results) if buffersize is None else results
 
     def starmap(
