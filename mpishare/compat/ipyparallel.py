@@ -5,14 +5,15 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from typing import Any, Literal
+from uuid import uuid4
 
 from ipyparallel import Client, DirectView
 from ipyparallel.error import RemoteError
 
 import mpishare as ms
 
-_received: list[dict[str, Any]] = []
-"""On the engine that the client sends to: the objects that it has received, from `_receive` to `_share`."""
+_received: dict[str, dict[str, Any]] = {}
+"""On the engine that the client sends to, by key: the objects that it has received, from `_receive` to `_share`."""
 
 _roots: dict[tuple[bytes, ...], int] = {}
 """At the client, the engine of rank 0, by the engines of a job as ipyparallel names them."""
@@ -50,10 +51,10 @@ def push(client: Client | DirectView, ns: Mapping[str, Any], *, writable: bool |
     uuids, engines = client._build_targets(targets)
     view = client[engines]
     root = _engine_of_rank_0(view, tuple(uuids))
-    buffers = list[pickle.PickleBuffer]()
+    key, buffers = uuid4().hex, list[pickle.PickleBuffer]()
     pickled = pickle.dumps(dict(ns), protocol=5, buffer_callback=buffers.append)
-    client[root].apply_async(_receive, memoryview(pickled), *(buffer.raw() for buffer in buffers)).get()
-    results = view.apply_async(_share, writable).get(return_exceptions=True)
+    client[root].apply_async(_receive, key, memoryview(pickled), *(buffer.raw() for buffer in buffers)).get()
+    results = view.apply_async(_share, key, writable).get(return_exceptions=True)
     if errors := [result for result in results if isinstance(result, RemoteError)]:
         raise min(errors, key=lambda error: error.ename == "PeerError")
 
@@ -81,13 +82,14 @@ def _rank_and_size() -> tuple[int, int]:
     return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 
 
-def _receive(pickled: memoryview, *buffers: memoryview) -> None:
+def _receive(key: str, pickled: memoryview, *buffers: memoryview) -> None:
     """Keeps objects, their arrays in the memory of the message. What fails here fails before any collective."""
-    _received[:] = [pickle.loads(pickled, buffers=buffers)]  # noqa: S301 - from the user of this engine
+    _received.clear()  # of a client that was interrupted
+    _received[key] = pickle.loads(pickled, buffers=buffers)  # noqa: S301 - from the user of this engine
 
 
-def _share(writable: bool | Literal["private"]) -> None:
+def _share(key: str, writable: bool | Literal["private"]) -> None:
     """Shares what rank 0 has received, and binds the names."""
     from IPython import get_ipython
 
-    get_ipython().user_global_ns.update(ms.share(_received.pop() if _received else None, writable=writable))
+    get_ipython().user_global_ns.update(ms.share(_received.pop(key, None), writable=writable))
