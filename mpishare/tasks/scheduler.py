@@ -7,8 +7,8 @@ The rules:
 2. A rank of that node takes a chunk itself. A rank of another node asks the root, which answers by a chunk, or by none
    when the queue is empty. Then this rank asks no more.
 3. A chunk is an eighth of a rank's share of all that is left, so that chunks are large at first and few, and all ranks
-   end together. As far as is known, a chunk that a rank takes lasts 0.1 to 2 ms, and one that the root sends a quarter
-   of a second at most, so that each rank notices soon that the rest is cancelled.
+   end together. As far as is known, a chunk that a rank takes lasts 2 ms at most, and one that the root sends a quarter
+   of a second, so that each rank notices soon that the rest is cancelled.
 4. To cancel empties the queue. A rank of another node asks for no tasks, at which the root does so.
 5. The root answers until each rank that asks has got no tasks. Only then may it leave the map.
 
@@ -60,9 +60,6 @@ from mpishare.memory.shared_file import memory_file, open_shared
 CHUNK_S = 0.002
 """How long a chunk should take: a few hundred times as long as to take it."""
 
-LEAST_CHUNK_S = 0.0001
-"""How long a chunk that a rank takes itself should take at least, near the end too: ten times as long as to take it."""
-
 _SENT_CHUNK_S = 0.25
 """How long a chunk should take that the root sends, which takes about a millisecond."""
 
@@ -94,9 +91,9 @@ def backoff(sleep_s: float = _SLEEP_S) -> Iterator[None]:
         yield
 
 
-def chunk_size(left: int, n_ranks: int, wanted: int, least: int = 1) -> int:
-    """Number of tasks in the next chunk, if `wanted` are asked for: at least `least`, unless fewer are left."""
-    return min(left, wanted, max(least, left // (n_ranks * _FRACTION)))
+def chunk_size(left: int, n_ranks: int, wanted: int) -> int:
+    """Number of tasks in the next chunk, if `wanted` are asked for: at least one, unless none is left."""
+    return min(left, wanted, max(1, left // (n_ranks * _FRACTION)))
 
 
 def next_wanted(count: int, seconds: float, chunk_s: float = CHUNK_S) -> int:
@@ -158,14 +155,12 @@ class Scheduler:
 
     def chunks(self, size: int | None) -> Iterator[range]:
         """Yields chunks until no task is left, of `size` tasks; None to find it by the time that the caller takes."""
-        wanted, least, chunk_s = size or 1, 1, _SENT_CHUNK_S if self._asks else CHUNK_S
-        while chunk := self._next_chunk(wanted, least):
+        wanted, chunk_s = size or 1, _SENT_CHUNK_S if self._asks else CHUNK_S
+        while chunk := self._next_chunk(wanted):
             start = time.perf_counter()
             yield chunk
             if size is None:
-                seconds = time.perf_counter() - start
-                wanted = next_wanted(len(chunk), seconds, chunk_s)
-                least = next_wanted(len(chunk), seconds, LEAST_CHUNK_S)
+                wanted = next_wanted(len(chunk), time.perf_counter() - start, chunk_s)
 
     def cancel(self) -> None:
         """No rank takes more tasks."""
@@ -187,15 +182,15 @@ class Scheduler:
         """On the root: how many tasks have been taken."""
         return int(self._numbers[_BEGIN])
 
-    def _next_chunk(self, wanted: int, least: int = 1) -> range:
+    def _next_chunk(self, wanted: int) -> range:
         """A chunk; where none are wanted, the rest is cancelled."""
         if self._asks:
             return self._ask(wanted)
         if self._thread is None:
             self._answer()
-        return self._take(wanted, least)
+        return self._take(wanted)
 
-    def _take(self, wanted: int, least: int = 1) -> range:
+    def _take(self, wanted: int) -> range:
         """Takes tasks from the queue, which is locked meanwhile.
 
         Python runs the handler of a signal after a call of the system, so that its exception may come just after the
@@ -207,7 +202,7 @@ class Scheduler:
                 if self._file is not None:
                     fcntl.flock(self._file.descriptor, fcntl.LOCK_EX)
                 begin, end = self._numbers
-                stop = begin + chunk_size(end - begin, self._comm.size, wanted, least)
+                stop = begin + chunk_size(end - begin, self._comm.size, wanted)
                 self._numbers[_BEGIN] = stop if wanted else end
             finally:
                 if self._file is not None:

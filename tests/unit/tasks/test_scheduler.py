@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from mpishare.tasks.scheduler import CHUNK_S, LEAST_CHUNK_S, chunk_size, next_wanted
+from mpishare.tasks.scheduler import CHUNK_S, chunk_size, next_wanted
 
 
 def test_chunks_take_their_time():
@@ -20,16 +20,16 @@ def test_chunks_take_their_time():
 def ends(task_s, ranks, take_s=1e-5):
     """When each rank ends, in a simulation of one queue."""
     free = [(0.0, rank) for rank in range(ranks)]
-    wanted, least, at, ended = [1] * ranks, [1] * ranks, 0, [0.0] * ranks
+    wanted, at, ended = [1] * ranks, 0, [0.0] * ranks
     while free:
         now, rank = heapq.heappop(free)
-        count = chunk_size(len(task_s) - at, ranks, wanted[rank], least[rank])
+        count = chunk_size(len(task_s) - at, ranks, wanted[rank])
         if not count:
             ended[rank] = now
             continue
         seconds = sum(task_s[at : at + count])
         at += count
-        wanted[rank], least[rank] = next_wanted(count, seconds), next_wanted(count, seconds, LEAST_CHUNK_S)
+        wanted[rank] = next_wanted(count, seconds)
         heapq.heappush(free, (now + seconds + take_s, rank))
     return ended
 
