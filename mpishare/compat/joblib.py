@@ -190,11 +190,10 @@ class _TaskPickler(CloudPickler):  # type: ignore[misc]
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
         if type(obj) not in (np.ndarray, np.memmap) or not obj.nbytes or obj.dtype.hasobject:
             return None
-        view_start, view_end = _byte_bounds(obj)
         for key, array in self.arrays.items():
             if obj is array:
                 return key, None
-            start, end = _byte_bounds(array)
+            (start, end), (view_start, view_end) = _byte_bounds(array), _byte_bounds(obj)
             if array.flags.forc and start <= view_start and view_end <= end:
                 return key, (obj.shape, obj.dtype, obj.ctypes.data - start, obj.strides)
         if self.new is None or obj.nbytes < self.max_nbytes:
