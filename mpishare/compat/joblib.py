@@ -27,8 +27,6 @@ _pool: ms.Pool
 _arrays: dict[int, NDArray[Any]] = {}
 """On each rank the arrays that tasks refer to, by key: arrays of `register`, below 0, and arrays of calls that run."""
 
-_byte_bounds = np.lib.array_utils.byte_bounds if hasattr(np.lib, "array_utils") else np.byte_bounds  # type: ignore[attr-defined]
-
 _keys = count()
 _ended: set[int] = set()
 """On the root, keys of calls that have ended, whose arrays the ranks may still have."""
@@ -193,9 +191,9 @@ class _TaskPickler(CloudPickler):  # type: ignore[misc]
         for key, array in self.arrays.items():
             if obj is array:
                 return key, None
-            (start, end), (view_start, view_end) = _byte_bounds(array), _byte_bounds(obj)
-            if array.flags.forc and start <= view_start and view_end <= end:
-                return key, (obj.shape, obj.dtype, obj.ctypes.data - start, obj.strides)
+            offset = obj.ctypes.data - array.ctypes.data
+            if array.flags.forc and 0 <= offset <= array.nbytes - _extent(obj):
+                return key, (obj.shape, obj.dtype, offset, obj.strides)
         if self.new is None or obj.nbytes < self.max_nbytes:
             return None
         key = next(_keys)
@@ -213,6 +211,14 @@ class _TaskUnpickler(pickle.Unpickler):
             return array
         shape, dtype, offset, strides = layout
         return np.ndarray(shape, dtype, array.reshape(-1, order="A").view(np.uint8), offset, strides)
+
+
+def _extent(array: NDArray[Any]) -> float:
+    """Bytes from the first item of an array to the end of its last; infinite where items lie before the first."""
+    if min(array.strides, default=0) < 0:
+        return math.inf
+    steps: int = sum((length - 1) * step for length, step in zip(array.shape, array.strides, strict=True))
+    return steps + array.itemsize
 
 
 def _keep_on_all(new: Mapping[int, NDArray[Any]]) -> None:
