@@ -62,6 +62,8 @@ FORMATS: tuple[tuple[bytes, Callable[[InputFile], FormatReader]], ...] = (
     (rb"BZh[1-9]", _compressed("bzip2", "bunzip2")),
     (rb"\xfd7zXZ\0", _compressed("xz", "unxz")),
     (rb"\x28\xb5\x2f\xfd", _compressed("zstd", "unzstd")),
+    (rb"\x04\x22\x4d\x18", _compressed("lz4", "unlz4")),
+    (rb"\x1f\x9d", _compressed("compress", "uncompress")),
     (rb".{4}\0{4}\{", SafetensorsFile),
     (rb"\s*\{", SafetensorsIndex),
 )

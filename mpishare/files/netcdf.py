@@ -125,6 +125,8 @@ def is_netcdf(handle: Any) -> bool:
     def is_marked(path: bytes, info: Any) -> bool | None:  # a result other than None ends the visit
         if info.type != h5py.h5o.TYPE_DATASET or not info.num_attrs:
             return None
+        if not h5py.h5a.exists(root, b"CLASS", obj_name=path):  # no dimension, as most datasets
+            return None
         attributes = h5py.Dataset(h5py.h5o.open(root, path)).attrs
         title = attributes.get("NAME")
         return _OF_DIMENSIONS in attributes or (isinstance(title, bytes) and title.startswith(_NO_VARIABLE)) or None
