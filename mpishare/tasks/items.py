@@ -45,7 +45,7 @@ _READ_S = 0.5
 """How long the root reads an iterator while the others may wait."""
 
 _BATCH_BYTES = 16 << 20
-"""Bytes of a batch of an iterator, but for its last item."""
+"""Bytes of a batch of an iterator, but for its last item. Two batches are in memory at a time."""
 
 _BATCH_ITEMS = 1 << 16
 _FIRST_PER_RANK = 4
