@@ -8,6 +8,7 @@ import resource
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from errno import EFAULT, ENOMEM, ENOSPC
 from functools import partial
 from typing import NamedTuple
 
@@ -228,6 +229,8 @@ class Mapping:
                 else:
                     os.posix_fallocate(kept[0].descriptor, kept[1] + part.start, length)
             except OSError as error:
+                if error.errno not in (ENOMEM, ENOSPC, EFAULT):
+                    raise
                 raise MemoryError(f"no pages for {length:,} bytes: {error.strerror}") from error
 
 
