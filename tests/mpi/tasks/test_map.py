@@ -67,6 +67,20 @@ def test_items_and_results_keep_their_bits_and_order(comm, name, chunk, gather):
     assert pickled(results) == (pickled(ITEMS[name]()) if is_given else None)
 
 
+RAN: list[int] = []
+"""The tasks that this rank has run."""
+
+
+def run_task(number):
+    RAN.append(number)
+
+
+def test_each_task_runs_once(comm):
+    RAN.clear()
+    ms.map(run_task, range(5000), chunk=1, gather="none")
+    assert sorted(itertools.chain(*comm.allgather(RAN))) == list(range(5000))
+
+
 @pytest.mark.parametrize("items", [np.arange(60.0).reshape(20, 3), [np.arange(9.0)] * 20], ids=["rows", "arrays"])
 def test_items_and_results_are_views_of_the_nodes_one_copy(items):
     assert ms.map(memory_of, items, gather="all") == [(False, True)] * 20
