@@ -13,7 +13,6 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from typing import Any
 
 from mpishare.comm import mpi
@@ -79,12 +78,17 @@ def run_blocking(function: Callable[..., object], *args: Any) -> None:
         function(*args)
         return
     has_ended = threading.Event()
-    with suppress(RuntimeError):  # the system gives this process no more threads
-        threading.Thread(target=_advance_until, args=(has_ended,)).start()
+    thread = threading.Thread(target=_advance_until, args=(has_ended,))
+    try:
+        thread.start()
+    except RuntimeError:  # the system gives this process no more threads
+        function(*args)
+        return
     try:
         function(*args)
     finally:
         has_ended.set()
+    thread.join()  # so that it is not in MPI when this rank ends MPI, or forks
 
 
 def _advance_until(has_ended: threading.Event) -> None:
