@@ -117,7 +117,14 @@ class Dispatcher:
 
 
 def send_command(context: Context, pool: int, command: Any, *workers: int) -> None:
-    """On the root: tells workers of the pool with number `pool` what to do: a number, or the number and call of one."""
+    """On the root: tells workers of the pool with number `pool` what to do.
+
+    Args:
+        context: Of the communicator.
+        pool: The number of the pool.
+        command: An integer that the pool knows; or the number of a call, and the pickled call.
+        workers: Their ranks.
+    """
     content = np.array([pool, command]) if isinstance(command, int) else pickle_object((pool, command))
     for rank in workers:
         send_object(context, content, rank, Tag.POOL_COMMAND)
@@ -143,7 +150,8 @@ def serve_call(context: Context, root: int, command: tuple[int, PickledObject], 
     Args:
         context: Of the communicator.
         root: The rank that has sent the call.
-        command: Number of the call, or of its first item; the function, None for the last one, and its arguments.
+        command: The number of the call, or of its first item; and, pickled, the function, None for that of the last
+            call, and its arguments.
         kept: The function of the last call.
 
     Returns:

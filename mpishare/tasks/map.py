@@ -167,7 +167,7 @@ class _Run:
         is_root = topology.rank == self._root
         while not is_last:
             self._scheduler.reset(self._root, len(batch[1]))
-            given = (*batch, None if self._first else (job.func, None, *job[2:]))
+            given = (*batch, None if self._first else tuple(job._replace(items=None)))
             is_last, items, sent = share(given if is_root else None, root=self._root, comm=topology.comm)
             if sent is not None:
                 job = job if is_root else Job(*sent)
