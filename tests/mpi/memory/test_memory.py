@@ -453,6 +453,21 @@ def test_a_fork_of_one_rank_leaves_all_ranks_with_the_same_slots(configured, fir
     assert all(each == known for each in comm.allgather(known))
 
 
+def test_no_rank_keeps_what_a_forked_one_has_given_up(configured):
+    comm = configured(recycle="64M")
+
+    def kept_bytes():
+        return sum(slot.nbytes for one in pool.pools() if one.slot_bytes is None for slot in one.idle)
+
+    before = kept_bytes()
+    for number in range(8):
+        array = shared(comm, number, LARGE)
+        if comm.rank == comm.size - 1:
+            in_child(lambda: 0)
+        del array
+    assert kept_bytes() - before <= 2 * LARGE * 8
+
+
 def test_the_ranks_of_a_node_move_an_array_into_one_file_for_handles(configured):
     """Its views stay where they are and read-only, and nothing of the old memory is mapped any more."""
     comm = configured(backend="window" if MAKES_WINDOWS else "private", recycle="64M")
