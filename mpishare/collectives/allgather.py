@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import LastCall, facts_of, is_in_shared_memory, name_of_out, refuse_objects
+from mpishare.collectives.arguments import LastCall, is_in_shared_memory, name_of_out, refuse_objects
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree, mark_known
 from mpishare.comm.collective import collective
@@ -79,11 +79,10 @@ def allgather(
     """
     with collective("allgather", comm) as call:
         context, topology = call.context, call.context.topology
-        last, facts = context.cached(_LastPlan), facts_of(local, out, backend)
-        plan = last.kept(facts, out) or last.keep(facts, out, _plan(context, local, out, backend))
+        plan = context.cached(_LastPlan).plan(local, out, backend)
         items, whole_out = (local, out) if plan.kind is PLAIN else (take_apart(local)[0], take_apart(out)[0])
-        told, whole, starts, fits = told_rows(plan.spec.shape[0]), plan.whole, plan.starts, plan.fits
-        is_inside = whole_out is not None and np.may_share_memory(items, whole_out)
+        told, whole, starts, fits = plan.told, plan.whole, plan.starts, plan.fits
+        is_inside = whole_out is not None and not items.flags.owndata and np.may_share_memory(items, whole_out)
         is_in_place = is_inside and _begins_at(starts[topology.rank], whole_out, items)
         payload = call.agree(plan.call, told_rows(-1) if is_inside and not is_in_place else told)
         if payload != told:  # numbers of rows differ, or rows are inside of `out` elsewhere
@@ -99,7 +98,9 @@ def allgather(
         rows = None if is_in_place else items
         if whole_out is not None:
             if whole.nbytes <= _FEW_BYTES and whole.typestr:  # copied without any allocation, so that no rank fails
-                _gather(context, rows, whole_out, plan.is_shared, starts)
+                if rows is not None:
+                    whole_out[starts[topology.rank] : starts[topology.rank + 1]] = rows
+                _spread(context, whole_out, plan.is_shared, starts)
                 context.node_collective_comm.barrier()
                 return out  # type: ignore[return-value]
             with agree(context.collective_comm):
@@ -119,6 +120,7 @@ class _Plan(NamedTuple):
 
     Attributes:
         call: The call as all ranks must give it.
+        told: The payload by which this rank tells how many rows it has.
         spec: The spec of this rank's rows.
         kind: Their class.
         backend: What `check_backend` returned.
@@ -129,6 +131,7 @@ class _Plan(NamedTuple):
     """
 
     call: str
+    told: bytes
     spec: Spec
     kind: ArrayClass
     backend: str | None
@@ -141,17 +144,19 @@ class _Plan(NamedTuple):
 class _LastPlan(LastCall[_Plan]):
     """The plan of the last call on a communicator."""
 
-
-def _plan(context: Context, local: Any, out: Any, backend: str | None) -> _Plan:
-    """The plan for these arguments. Raises what `allgather` does for this rank's."""
-    refuse_objects(local, "allgather")
-    rows, kind = take_apart(local)
-    spec, items, size = rows_of(rows), items_of_out(out, kind), context.topology.size
-    backend = check_backend(backend, context)
-    call = f"allgather(rows of {describe_rows(spec)}{kind.text}, backend={backend}{name_of_out(items)})"
-    whole = Spec.checked((size * spec.shape[0], *spec.shape[1:]), spec.dtype)
-    starts = [rank * spec.shape[0] for rank in range(size + 1)]
-    return _Plan(call, spec, kind, backend, is_in_shared_memory(items), whole, starts, _fits(whole, items))
+    @staticmethod
+    def make(context: Context, local: Any, out: Any, backend: str | None) -> _Plan:
+        """See `LastCall.make`."""
+        refuse_objects(local, "allgather")
+        rows, kind = take_apart(local)
+        spec, items, size = rows_of(rows), items_of_out(out, kind), context.topology.size
+        backend = check_backend(backend, context)
+        call = f"allgather(rows of {describe_rows(spec)}{kind.text}, backend={backend}{name_of_out(items)})"
+        n_rows = spec.shape[0]
+        whole = Spec.checked((size * n_rows, *spec.shape[1:]), spec.dtype)
+        starts = [rank * n_rows for rank in range(size + 1)]
+        is_shared, fits = is_in_shared_memory(items), _fits(whole, items)
+        return _Plan(call, told_rows(n_rows), spec, kind, backend, is_shared, whole, starts, fits)
 
 
 def _fits(whole: Spec, out: Any) -> bool:
@@ -167,7 +172,7 @@ def _begins_at(row: int, out: Any, local: NDArray[Any]) -> bool:
 def _gather(
     context: Context, local: NDArray[Any] | None, out: NDArray[Any], is_shared: bool, starts: Sequence[int]
 ) -> None:
-    """Fills the memory of each node with the rows of all ranks. An agreement or a barrier must follow.
+    """Fills the memory of each node with the rows of all ranks. An agreement must follow.
 
     Args:
         context: The context of the communicator.
@@ -179,17 +184,25 @@ def _gather(
     Collective:
         Over the communicator.
     """
-    topology, deferred = context.topology, Deferred()
+    rank, deferred = context.topology.rank, Deferred()
     with deferred:
         if local is not None:
-            copy_bytes(out[starts[topology.rank] : starts[topology.rank + 1]], local)
-    if out.nbytes and not is_shared:
+            copy_bytes(out[starts[rank] : starts[rank + 1]], local)
+    _spread(context, out, is_shared, starts)
+    deferred.raise_first()
+
+
+def _spread(context: Context, out: NDArray[Any], is_shared: bool, starts: Sequence[int]) -> None:
+    """The same where each rank has written its own rows. An agreement or a barrier must follow."""
+    topology = context.topology
+    if not out.nbytes:
+        return
+    if not is_shared:
         for other in topology.ranks_of(topology.node):
             broadcast_in_node(context, other, bytes_of(out[starts[other] : starts[other + 1]]))
-    if out.nbytes and topology.n_nodes > 1:
+    if topology.n_nodes > 1:
         block, row_bytes = bytes_of(out), out.nbytes // len(out)
         context.node_collective_comm.barrier()
         gather_nodes(context, block, [start * row_bytes for start in starts])
         if not is_shared:
             broadcast_in_node(context, 0, block)
-    deferred.raise_first()

@@ -12,7 +12,6 @@ from mpishare.arrays.raw import Place, address_of, overlap
 from mpishare.arrays.spec import Spec
 from mpishare.collectives.arguments import (
     LastCall,
-    facts_of,
     is_in_shared_memory,
     is_of_nodes,
     name_of_out,
@@ -35,6 +34,8 @@ _NUMBERS = (int, float, complex, np.number, np.bool_)
 _IS_C_ORDER, _IS_NODE_SHARED = 1, 2
 """What a rank says of its array: that it is not in Fortran order, so that the result is in C order; and that it is in
 node memory to which the ranks of a node write, so that several of them might have given the same items."""
+
+_NOT_OF_NODES = "scope 'nodes' is for an array that the ranks of a node share. Pass scope='all'."
 
 _PAYLOADS = [bytes([flags]).ljust(PAYLOAD_BYTES, b"\0") for flags in range(4)]
 """The payloads by which a rank says so."""
@@ -108,26 +109,21 @@ def allreduce(
     array: Any = _array_of(local) if is_number else local
     with collective("allreduce", comm) as call:
         context, topology = call.context, call.context.topology
-        operation = operation_of(mpi.SUM if op is None else op)
-        last, facts = context.cached(_LastPlan), facts_of(array, out, operation, backend, scope)
-        plan = last.kept(facts, out)
-        plan = plan or last.keep(facts, out, _plan(context, array, out, operation, backend, scope))
+        plan = context.cached(_LastPlan).plan(array, out, operation_of(op), backend, scope, is_number)
         items, target = (array, out) if plan.kind is PLAIN else (take_apart(array)[0], take_apart(out)[0])
-        if plan.of_nodes:
-            _check_shared(items, topology.node_size, is_number)
-        target = np.empty((), plan.spec.dtype) if is_number else target  # of each rank its own
-        if target is not None:
-            _check_overlap(items, target, plan.of_nodes)
-        reduction = plan.reduction or Reduction(context, plan.operation, items, of_nodes=plan.of_nodes)
+        if is_number:
+            target = np.empty((), plan.spec.dtype)  # of each rank its own
         flags = _IS_C_ORDER if plan.spec.order == "C" else 0
-        if not plan.of_nodes and items.flags.writeable and is_in_shared_memory(items):
-            flags |= _IS_NODE_SHARED
-        flags = call.agree(f"{plan.call}, a number" if is_number else plan.call, _PAYLOADS[flags])[0]
+        if plan.of_nodes or not items.flags.owndata:  # else they are neither in node memory nor in `out`
+            flags |= _checked(items, target, plan.of_nodes, topology.node_size)
+        reduction = plan.reduction or Reduction(context, plan.operation, items, of_nodes=plan.of_nodes)
+        flags = call.agree(plan.call, _PAYLOADS[flags])[0]
         if flags & _IS_NODE_SHARED and topology.size > topology.n_nodes:
             _check_distinct(context, items)
         if target is not None:
             if plan.reduction is not None and reduction.is_gathered:  # without any allocation, so that no rank fails
-                reduction.run(items, target, plan.is_shared)
+                run = reduction.gather if plan.is_direct else reduction.run
+                run(items, target, plan.is_shared)
                 if is_number:
                     return _number(target, local)
                 context.node_collective_comm.barrier()
@@ -166,6 +162,7 @@ class _Plan(NamedTuple):
         is_shared: Whether all ranks of the node see the same bytes of `out`.
         of_nodes: Whether the array of a node counts once.
         reduction: A reduction of few bytes, which keeps its memory; else None.
+        is_direct: Whether it may send the items from where they are, and write the result where it is to be.
     """
 
     call: str
@@ -176,47 +173,57 @@ class _Plan(NamedTuple):
     is_shared: bool
     of_nodes: bool
     reduction: Reduction | None
+    is_direct: bool
 
 
 class _LastPlan(LastCall[_Plan]):
     """The plan of the last call on a communicator."""
 
+    @staticmethod
+    def make(context: Context, local: Any, out: Any, *others: Any) -> _Plan:
+        """See `LastCall.make`."""
+        operation, backend, scope, is_number = others
+        refuse_objects(local, "allreduce")
+        items, kind = take_apart(local)
+        spec = Spec.of(items)
+        operation.check(spec.dtype)
+        kind.check_result(operation.function, items, context.topology.size, operation.name)
+        backend = check_backend(backend, context)
+        target = items_of_out(out, kind)
+        of_nodes = is_of_nodes(scope)
+        if of_nodes and is_number:
+            raise ArgumentError(_NOT_OF_NODES)
+        of_what = f"{operation.name}, backend={backend}, scope={'nodes' if of_nodes else 'all'}"
+        shape = f"{spec.dtype.str}{list(spec.shape)}, {of_what}"
+        call = f"allreduce({shape}{kind.text}{name_of_out(target)}){', a number' if is_number else ''}"
+        if out is not None and not spec.fits(target):
+            given = f"local is {spec.dtype} of shape {spec.shape}"
+            raise SpecError(f"out is {target.dtype} of shape {target.shape}, but {given}.")
+        reduction = Reduction(context, operation, items, of_nodes=of_nodes) if is_few(context, spec.nbytes) else None
+        is_direct = items.flags.c_contiguous and (target is None or target.flags.c_contiguous)
+        is_shared = is_in_shared_memory(target)
+        return _Plan(call, operation, spec, kind, backend, is_shared, of_nodes, reduction, is_direct)
 
-def _plan(context: Context, local: Any, out: Any, operation: Operation, backend: str | None, scope: str) -> _Plan:
-    """The plan for these arguments. Raises what `allreduce` does for this rank's."""
-    refuse_objects(local, "allreduce")
-    items, kind = take_apart(local)
-    spec = Spec.of(items)
-    operation.check(spec.dtype)
-    kind.check_result(operation.function, items, context.topology.size, operation.name)
-    backend = check_backend(backend, context)
-    target = items_of_out(out, kind)
-    of_nodes = is_of_nodes(scope)
-    of_what = f"{operation.name}, backend={backend}, scope={'nodes' if of_nodes else 'all'}"
-    shape = f"{spec.dtype.str}{list(spec.shape)}, {of_what}"
-    call = f"allreduce({shape}{kind.text}{name_of_out(target)})"
-    if out is not None and not spec.fits(target):
-        given = f"local is {spec.dtype} of shape {spec.shape}"
-        raise SpecError(f"out is {target.dtype} of shape {target.shape}, but {given}.")
-    reduction = Reduction(context, operation, items, of_nodes=of_nodes) if is_few(context, spec.nbytes) else None
-    return _Plan(call, operation, spec, kind, backend, is_in_shared_memory(target), of_nodes, reduction)
 
+def _checked(local: NDArray[Any], out: NDArray[Any] | None, of_nodes: bool, node_size: int) -> int:
+    """Checks where the items of this rank lie. Local.
 
-def _check_overlap(local: NDArray[Any], out: NDArray[Any], of_nodes: bool) -> None:
-    """Raises a `SpecError` if ranks would read items of `local` that others have replaced. Local."""
-    if np.may_share_memory(local, out):
+    Returns:
+        `_IS_NODE_SHARED`, or 0.
+
+    Raises:
+        SpecError: Ranks would read items that others have replaced; or the ranks of a node do not share what is to
+            count once for each node.
+    """
+    if out is not None and np.may_share_memory(local, out):
         is_same = address_of(local) == address_of(out) and local.strides == out.strides
         if not (of_nodes and is_same):
             raise SpecError("local and out overlap: ranks would read items that others have replaced. Pass a copy.")
-
-
-def _check_shared(local: NDArray[Any], node_size: int, is_number: bool) -> None:
-    """Refuses what the ranks of a node do not share, where it is to count once for each node. Local."""
-    text = "scope 'nodes' is for an array that the ranks of a node share. Pass scope='all'."
-    if is_number:
-        raise ArgumentError(text)
+    if not of_nodes:
+        return _IS_NODE_SHARED if local.flags.writeable and is_in_shared_memory(local) else 0
     if local.nbytes and node_size > 1 and not is_in_shared_memory(local):
-        raise SpecError(text)
+        raise SpecError(_NOT_OF_NODES)
+    return 0
 
 
 def _check_distinct(context: Context, local: NDArray[Any]) -> None:

@@ -98,40 +98,38 @@ def is_written_by_node(array: NDArray[Any] | None) -> bool:
     return segment is not None and segment.origin.is_shared and segment_with(segment.key or 0) is not segment
 
 
-def facts_of(array: Any, out: Any, *others: object) -> tuple[object, ...] | None:
-    """What the checks of a call depend on besides the identity of `out`; None where they must be made anew.
-
-    Only of plain arrays of numbers: dtypes with columns can be equal and yet differ, in titles for example.
-    """
-    if type(array) is not np.ndarray or not is_native_number(array.dtype):
-        return None
-    facts = (array.dtype, array.shape, array.flags.fnc, *others)
-    if out is None:
-        return facts
-    if type(out) is not np.ndarray:
-        return None
-    return (*facts, out.dtype, out.shape, out.strides, out.flags.writeable)
+def _no_out() -> None:
+    """In place of a reference to `out`."""
 
 
 class LastCall(Generic[_Plan]):
     """What the last call of one kind on a communicator has checked, for the next one with the same arguments.
 
-    In a loop it mostly has them. The checks take several times as long as the messages of few bytes.
+    In a loop it mostly has them. The checks take several times as long as the messages of few bytes. They are made anew
+    but for plain arrays of numbers: dtypes with columns can be equal and yet differ, in titles for example.
     """
 
     def __init__(self, context: Context) -> None:
-        self._facts: tuple[object, ...] | None = None
-        self._out: Callable[[], object] = lambda: None
-        self._plan: _Plan | None = None
+        self._context = context
+        self._dtype: object = None
+        self._facts: tuple[object, ...] = ()
+        self._out: Callable[[], object] = _no_out
+        self._plan: Any = None
 
-    def kept(self, facts: tuple[object, ...] | None, out: object) -> _Plan | None:
-        """What was kept for these facts and this `out`. Facts with an `out` differ from those without one."""
-        is_same = facts is not None and facts == self._facts and (out is None or self._out() is out)
-        return self._plan if is_same else None
-
-    def keep(self, facts: tuple[object, ...] | None, out: object, plan: _Plan) -> _Plan:
-        """Keeps a plan, which must not keep `out` alive, for `facts`."""
-        self._facts, self._plan = facts, plan
+    def plan(self, array: Any, out: Any, *others: object) -> _Plan:
+        """What was kept, or made for these arguments: the rows or items of this rank, `out`, and what else there is."""
+        if not (type(array) is np.ndarray and (out is None or type(out) is np.ndarray)):
+            return self.make(self._context, array, out, *others)
+        facts: tuple[object, ...] = array.shape, array.strides, others
         if out is not None:
-            self._out = ref(out)
-        return plan
+            facts += out.dtype, out.shape, out.strides, out.flags.writeable
+        if array.dtype is not self._dtype or facts != self._facts or self._out() is not out:
+            plan, self._dtype = self.make(self._context, array, out, *others), None  # until all is kept
+            self._plan, self._facts, self._out = plan, facts, _no_out if out is None else ref(out)
+            self._dtype = array.dtype if is_native_number(array.dtype) else None
+        return self._plan  # type: ignore[no-any-return]
+
+    @staticmethod
+    def make(context: Context, array: Any, out: Any, *others: Any) -> _Plan:
+        """Checks the arguments, and raises what the call does for this rank's. It must not keep `out` alive."""
+        raise NotImplementedError

@@ -7,10 +7,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mpishare.arrays.raw import bytes_of
-from mpishare.collectives.arguments import LastCall, facts_of, is_of_nodes, shared_name
+from mpishare.collectives.arguments import LastCall, is_of_nodes, shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import agree
 from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
 from mpishare.errors import checked_integer
 from mpishare.objects.array_class import take_apart
 from mpishare.transfer.between_nodes import broadcast
@@ -58,8 +59,7 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
     with collective("bcast", comm) as call:
         context = call.context
         rank = checked_integer("root", root, largest=context.topology.size - 1)
-        last, facts = context.cached(_LastText), facts_of(array, array, rank)
-        call.agree(last.kept(facts, array) or last.keep(facts, array, _text(array, rank)))
+        call.agree(context.cached(_LastText).plan(array, array, rank))
         if context.topology.n_nodes > 1:
             with agree(context.node_collective_comm):  # its other ranks wait for the one that receives
                 broadcast(context, rank, bytes_of(take_apart(array)[0]))
@@ -67,14 +67,14 @@ def bcast(array: NDArray[Any], *, root: int = 0, comm: mpi.Comm | None = None) -
 
 
 class _LastText(LastCall[str]):
-    """The text of the last call on a communicator."""
+    """The last call on a communicator as all ranks must give it."""
 
-
-def _text(array: Any, root: int) -> str:
-    """The call as all ranks must give it. Raises what `bcast` does for this rank's arguments."""
-    items, kind = take_apart(array)
-    cure = "share brings an array or an object of the root to all ranks; bcast refreshes an array that all have. "
-    return f"bcast({shared_name(items, writes=True, cure=cure)}{kind.text}, {root=})"
+    @staticmethod
+    def make(_context: Context, array: Any, _out: Any, root: int) -> str:
+        """See `LastCall.make`."""
+        items, kind = take_apart(array)
+        cure = "share brings an array or an object of the root to all ranks; bcast refreshes an array that all have. "
+        return f"bcast({shared_name(items, writes=True, cure=cure)}{kind.text}, {root=})"
 
 
 def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:

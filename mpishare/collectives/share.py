@@ -256,7 +256,8 @@ def _stored(
 ) -> Segment:
     """Node memory with the bytes of `source`, in what the root has reserved and filled if there is such. Collective."""
     topology, root = context.topology, options.root
-    reserved = reserved or _reserved(context, header.nbytes, options)
+    if reserved is None:
+        reserved = _reserved(context, header.nbytes, options)
     if reserved is not None:
         if topology.n_nodes > 1:
             broadcast(context, root, np.frombuffer(reserved.content, np.uint8))

@@ -136,7 +136,10 @@ class Agreement:
         """Exchanges whether a rank has failed; returns where none has, or where this one raises its own `error`."""
         try:
             flags = _flags(self.call) if error is None else _flags(self.call, has_failed=True)
-            result = self._comm.allreduce_or(flags + self.payload)
+            sent = flags + self.payload
+            result = self._comm.allreduce_or(sent)
+            if error is None and result == sent:  # mostly
+                return
             self.payload = result[_FLAGS_BYTES:]
             if error is None and result.startswith(flags):
                 return

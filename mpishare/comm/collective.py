@@ -46,7 +46,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         self._is_for_all = scope != "node"
         if blocks:  # nearly never
             refuse_alone(name, comm if self._is_for_all or meets_other_scopes else topology(comm).node_comm)
-        self._blocks = tuple(blocks)
+        self._blocks = tuple(blocks) if blocks else ()
         self._begun = this_thread.begun
         self._name = name
         self._of_all = context = context_of(comm)
@@ -62,7 +62,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
             self._meets_node = meets_other_scopes or (context.config.check and self._is_for_all)
             context = context if self._is_for_all else context.of_node()
         self.context = context
-        super().__init__(context.collective_comm)
+        self._comm, self.call, self.payload = context.collective_comm, "", NO_PAYLOAD  # as `super().__init__` does
 
     def __enter__(self) -> collective:
         if self._of_all.is_out_of_step:

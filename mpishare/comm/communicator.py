@@ -36,8 +36,6 @@ from mpishare.errors import StallError
 
 _T = TypeVar("_T")
 
-_CALLS = frozenset({"_allreduce", "_barrier", "_bcast", "_allgather", "_allgatherv", "_alltoallv"})
-
 _BARRIER_ORDERS = platform.machine() in ("x86_64", "AMD64")
 """Whether MPI_Barrier orders memory here. It takes a third of the time of an MPI_Allreduce."""
 
@@ -69,31 +67,33 @@ class CollectiveComm:
         self.size: int = comm.size
         self.ranks = ranks or range(comm.size)
         self._messages = comm if over_all is None else over_all
+        self._allreduce, self._barrier = self._blocking("Allreduce"), self._blocking("Barrier")
+        self._bcast, self._alltoallv = self._blocking("Bcast"), self._blocking("Alltoallv")
+        self._gather, self._allgather = self._blocking("Gather"), self._blocking("Allgather")
+        self._allgatherv = self._blocking("Allgatherv")
+        self._bits = memoryview(b"")  # of `allreduce_or`, mostly of the size of the last call
+        self._reduction: tuple[Any, ...] = ()
 
-    def __getattr__(self, name: str) -> Any:
-        """For `_allreduce`, at its first use, a collective call of MPI that returns when it has ended.
+    def _blocking(self, name: str) -> Callable[..., object]:
+        """A collective call of MPI that returns when it has ended, and raises after the limit.
 
-        It raises after the limit. An exception keeps the buffers alive: a request of mpi4py holds the buffers of a
-        message, and copies of the counts, not the buffers of a reduction. Within `extend` Python runs no handler of a
-        signal, so that the request is not lost.
+        An exception keeps the buffers alive: a request of mpi4py holds the buffers of a message, and copies of the
+        counts, not the buffers of a reduction. Within `extend` Python runs no handler of a signal, so that the request
+        is not lost.
         """
-        if name not in _CALLS:
-            raise AttributeError(name)
         if self._limit.seconds == math.inf:
-            call = getattr(self.comm, name[1:].capitalize())
-        else:
-            begin: Callable[..., mpi.Request] = getattr(self.comm, f"I{name[1:]}")
+            return getattr(self.comm, name)  # type: ignore[no-any-return]
+        begin: Callable[..., mpi.Request] = getattr(self.comm, f"I{name.lower()}")
 
-            def call(*args: Any) -> None:
-                begun: list[mpi.Request] = []
-                try:
-                    begun.extend(starmap(begin, [args]))
-                    self._limit.wait(begun[0])
-                except BaseException:
-                    keep_alive([args, begun])
-                    raise
+        def call(*args: Any) -> None:
+            begun: list[mpi.Request] = []
+            try:
+                begun.extend(starmap(begin, [args]))
+                self._limit.wait(begun[0])
+            except BaseException:
+                keep_alive([args, begun])
+                raise
 
-        vars(self)[name] = call
         return call
 
     def isend(self, block: Any, rank: int, tag: int) -> mpi.Request:
@@ -108,12 +108,15 @@ class CollectiveComm:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
         waits[0] += 1
         this_thread.begun += 1
-        result = bytearray(data)
+        if len(data) != len(self._bits):
+            self._bits = memoryview(bytearray(len(data)))
+            self._reduction = mpi.IN_PLACE, [self._bits.obj, mpi.BYTE], mpi.BOR
+        self._bits[:] = data
         if pending:
-            run_blocking(self._allreduce, mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
+            run_blocking(self._allreduce, *self._reduction)
         else:
-            self._allreduce(mpi.IN_PLACE, [result, mpi.BYTE], mpi.BOR)
-        return bytes(result)
+            self._allreduce(*self._reduction)
+        return self._bits.tobytes()
 
     def barrier(self) -> None:
         """Returns when all ranks have come, which are of one node. It orders memory, as the other calls do."""
@@ -158,6 +161,11 @@ class CollectiveComm:
         """Copies the `block` of `root` to the blocks of all other ranks."""
         count_wait()
         self._bcast([block, mpi.BYTE], root)
+
+    def gather(self, block: Any, blocks: Any) -> None:
+        """Fills the `blocks` of rank 0 like `allgather`. The others may return before it has called."""
+        count_wait()
+        self._gather([block, mpi.BYTE], [blocks, mpi.BYTE] if self.rank == 0 else None)
 
     def allgather(self, block: Any, blocks: Any) -> None:
         """Fills `blocks` with the blocks of all ranks, which have one length, in the order of the ranks."""

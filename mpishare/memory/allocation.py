@@ -82,17 +82,13 @@ class Reservation:
         nbytes: The bytes of the array.
     """
 
-    __slots__ = ("_context", "_pool", "nbytes")
+    __slots__ = ("_context", "_pool", "content", "nbytes")
 
     def __init__(self, context: Context, pool: SlotPool, nbytes: int) -> None:
         self._context = context
         self._pool = pool
         self.nbytes = nbytes
-
-    @property
-    def content(self) -> memoryview:
-        """The bytes of the array, writable."""
-        return self._pool.free[-1].content[: self.nbytes]
+        self.content = pool.free[-1].content[:nbytes]
 
     def commit(self, made_by: str) -> Segment:
         """The memory of the array, filled and read-only. Local, but all ranks must call it."""

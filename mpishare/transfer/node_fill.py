@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +40,14 @@ class ByteSource(Protocol):
         """Copies the bytes to `memory`, which has their length."""
 
 
-class ArraySource(NamedTuple):
+class ArraySource:
     """The bytes of an array, in the order of `header`. It satisfies `ByteSource`."""
 
-    header: Spec
-    array: NDArray[Any]
+    __slots__ = ("array", "header")
+
+    def __init__(self, header: Spec, array: NDArray[Any]) -> None:
+        self.header = header
+        self.array = array
 
     @property
     def contiguous(self) -> Block | None:

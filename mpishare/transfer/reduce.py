@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextvars import Context as ContextVars
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from mpishare.transfer.node_fill import broadcast_in_node
 Array = NDArray[Any]
 
 _MAX_GATHERED_BYTES = 32 << 10
-"""Up to this size, over all ranks, each rank gets the items of all ranks: one message of MPI in place of three."""
+"""Up to this size, over all ranks, one rank reduces the items of all: one collective of MPI in place of three."""
 
 _PIECE_BYTES, _MAX_PIECE_BYTES = 1 << 20, 64 << 20
 """Bytes that the ranks of a node reduce at a time, and the leaders for each node; and the leaders at most."""
@@ -51,22 +52,39 @@ class Operation(NamedTuple):
     def fold(self, inputs: Sequence[Array] | Array, out: Array) -> None:
         """Reduces `inputs`, at least one, from first to last into `out`, which overlaps none of them.
 
-        An overflow is a value, as in MPI; a warning could be an error.
-
         NumPy takes one item that is its own result for a reduction: it swaps the operands, and a complex product is
         then rounded in another way.
         """
         result, *others = inputs
         if not others:
             out[:] = result
-        with np.errstate(all="ignore"):
-            for array in others:
-                self.function(result.copy() if out.size == 1 else result, array, out=out)
-                result = out
+        for array in others:
+            _run_quietly(self.function, result.copy() if out.size == 1 else result, array, out=out)
+            result = out
 
 
-def operation_of(op: mpi.Op | np.ufunc | str) -> Operation:
-    """The operation that `op` stands for: one of MPI, a function of NumPy, or a name of one of these.
+_QUIET = ContextVars() if int(np.__version__.split(".")[0]) >= 2 else None
+"""Where NumPy ignores errors. NumPy 1 has no such context."""
+
+if _QUIET is not None:
+    _QUIET.run(np.seterr, all="ignore")
+
+
+def _run_quietly(function: np.ufunc, *args: Array, out: Array) -> None:
+    """Runs a function of NumPy. An overflow is a value, as in MPI; a warning could be an error.
+
+    Half of the time of a small reduction would be that of `errstate`. A context runs once at a time, and a signal's
+    handler may reduce, too: so each time another copy of it, which takes 40 ns.
+    """
+    if _QUIET is not None:
+        _QUIET.copy().run(function, *args, out=out)
+        return
+    with np.errstate(all="ignore"):
+        function(*args, out=out)
+
+
+def operation_of(op: mpi.Op | np.ufunc | str | None) -> Operation:
+    """The operation that `op` stands for: one of MPI, a function of NumPy, a name of one of these, or the sum for None.
 
     Raises:
         ArgumentError: `op` is not an operation, or not one on arrays of numbers.
@@ -104,7 +122,7 @@ def _known_operations() -> dict[Hashable, Operation]:
     for name, (function, kinds) in table.items():
         keys = (getattr(mpi, name).handle, function, name.lower(), function.__name__)
         known.update(dict.fromkeys(keys, Operation(f"MPI.{name}", function, kinds)))
-    return known
+    return known | {None: known["sum"]}
 
 
 def _cure(dtype: np.dtype[Any]) -> str:
@@ -116,20 +134,20 @@ def _cure(dtype: np.dtype[Any]) -> str:
 
 
 def is_few(context: Context, nbytes: int) -> bool:
-    """Whether each rank gets the items of all ranks, of which each has `nbytes`."""
+    """Whether the items of all ranks, of which each has `nbytes`, are gathered."""
     return context.topology.size * nbytes <= _MAX_GATHERED_BYTES
 
 
 class Reduction:
     """One reduction on one rank.
 
-    Few bytes are gathered: each rank gets the items of all ranks, and the leaders reduce them. More are exchanged: the
+    Few bytes are gathered: each leader gets the items of all ranks and reduces them. More are exchanged: the
     ranks of a node each get one part of all arrays of the node and reduce it, then the leaders do the same with the
     results of the nodes. So each item is reduced once, and all nodes get the same bits, whatever the MPI library and
     its MPI_Allreduce.
 
     Attributes:
-        is_gathered: Whether each rank gets the items of all ranks.
+        is_gathered: Whether the items of all ranks are gathered.
     """
 
     def __init__(self, context: Context, operation: Operation, local: Array, *, of_nodes: bool = False) -> None:
@@ -169,12 +187,12 @@ class Reduction:
             local, out = local.T, out.T
         result = out.reshape(-1)
         if self.is_gathered and local.flags.c_contiguous:  # else a copy may fail, and the others wait for the message
-            self._gather(local, result, is_shared)
+            self.gather(local, result, is_shared)
             return
         self._deferred = Deferred()
         items: Any = local.reshape(-1) if local.flags.c_contiguous else local.flat
         if self.is_gathered:
-            self._gather(self._contiguous(items, slice(0, result.size)), result, is_shared)
+            self.gather(self._contiguous(items, slice(0, result.size)), result, is_shared)
             self._deferred.raise_first()
             return
         for piece in slices.chunks(result.size, _PIECE_BYTES // result.itemsize):
@@ -200,17 +218,23 @@ class Reduction:
         sent = self._sent if self._sent.size else items.base.ravel(order="K")  # others wait for as many bytes
         return sent[: piece.stop - piece.start]
 
-    def _gather(self, sent: Array, result: Array, is_shared: bool) -> None:
-        """Brings the items of all ranks to each rank. The leaders reduce them, or all: first those of each node."""
+    def gather(self, sent: Array, result: Array, is_shared: bool) -> None:
+        """Brings the items of all ranks to those that reduce them, the leaders or all: first those of each node.
+
+        What `run` does where all items are gathered, and those of this rank and the result are contiguous.
+        """
         topology, rows = self._context.topology, self._rows
-        self._context.collective_comm.allgather(sent, self._received)
+        if is_shared and topology.n_nodes == 1:
+            self._context.collective_comm.gather(sent, self._received)
+        else:
+            self._context.collective_comm.allgather(sent, self._received)
         if is_shared and not topology.is_leader:
             return
         if topology.n_nodes > 1:
             for ranks, of_node in zip(topology.placement.nodes, self._node_rows, strict=True):
                 self._operation.fold([rows[rank] for rank in ranks], of_node)
             rows = self._node_rows
-        self._operation.fold(rows, result)
+        self._operation.fold(rows, result.reshape(-1))
 
     def _exchange(self, comm: CollectiveComm, sent: Array, result: Array, *, gathers: bool) -> None:
         """Brings one part of the items of all ranks of `comm` to each of them, which reduces it into `result`.
