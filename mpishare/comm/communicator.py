@@ -108,14 +108,18 @@ class CollectiveComm:
         """The bitwise OR of the same number of bytes from each rank. Receives that have begun go on meanwhile."""
         waits[0] += 1
         this_thread.begun += 1
-        if len(data) != len(self._bits):
-            self._bits = memoryview(bytearray(len(data)))
-            self._reduction = mpi.IN_PLACE, [self._bits.obj, mpi.BYTE], mpi.BOR
-        self._bits[:] = data
-        if pending:
-            run_blocking(self._allreduce, *self._reduction)
-        else:
-            self._allreduce(*self._reduction)
+        try:
+            if len(data) != len(self._bits):
+                self._bits = memoryview(bytearray(len(data)))
+                self._reduction = mpi.IN_PLACE, [self._bits.obj, mpi.BYTE], mpi.BOR
+            self._bits[:] = data
+            if pending:
+                run_blocking(self._allreduce, *self._reduction)
+            else:
+                self._allreduce(*self._reduction)
+        except BaseException:  # MPI may still use the buffer, for ranks that come late
+            self._bits = memoryview(b"")
+            raise
         return self._bits.tobytes()
 
     def barrier(self) -> None:

@@ -264,6 +264,23 @@ def test_an_exception_from_outside_before_a_collective_is_no_error_of_the_block(
         work.raise_first()
 
 
+@pytest.mark.once
+@pytest.mark.ranks(2)
+def test_ranks_that_come_late_get_what_those_that_gave_up_had_sent(configured, comm):
+    """What a rank sends after a StallError does not reach the agreement that it gave up."""
+    for late in range(comm.size):
+        ours, results = context_of(configured(timeout="0.5")).collective_comm, []
+        if comm.rank == late:
+            comm.Barrier()
+        for data in (b"\1" * 80, b"\2" * 80):
+            with suppress(ms.StallError):
+                results.append(ours.allreduce_or(data))
+        if comm.rank != late:
+            comm.Barrier()
+        comm.Barrier()
+        assert results == ([b"\1" * 80, b"\2" * 80] if comm.rank == late else [])
+
+
 @pytest.fixture
 def ours(duplicate):
     """The collective communicator of a duplicate."""
