@@ -27,8 +27,11 @@ _FIRST_FOREIGN = 256
 
 
 def is_native_number(dtype: np.dtype[Any]) -> bool:
-    """Whether `dtype` is a boolean or number of NumPy in this machine's byte order, which `dtype.str` describes."""
-    return dtype.isbuiltin == _BUILT_IN and dtype.kind in _NUMBER_KINDS
+    """Whether `dtype` is a boolean or number of NumPy in this machine's byte order, which `dtype.str` describes.
+
+    Of equal dtypes either all are or none is. `dtype.isbuiltin` differs: it is 0 for an unpickled one.
+    """
+    return dtype.kind in _NUMBER_KINDS and dtype.isnative and not is_foreign(dtype)
 
 
 def is_foreign(dtype: np.dtype[Any]) -> bool:

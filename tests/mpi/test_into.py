@@ -1,6 +1,7 @@
 """Results that go into arrays which are there, arrays that all ranks of a node write, and what counts once per node."""
 
 import os
+import pickle
 from functools import partial
 
 import numpy as np
@@ -53,6 +54,18 @@ def test_rows_that_do_not_fit_the_grid(comm, raised):
     for text, (given, out) in cases.items():
         assert_refused_alike(raised(partial(ms.allgather, given, out=out)), "SpecError", text)
     assert not grid.any()
+
+
+@pytest.mark.parametrize("dtype", [pickle.loads(pickle.dumps(np.dtype("f8"))), np.dtype("f8", metadata={"unit": "m"})])
+def test_rows_whose_dtype_equals_that_of_numpy_and_is_another_object(comm, dtype):
+    """On some ranks, such as one that has received its rows from a process of its own."""
+    of_numpy, expected = own_rows(comm)
+    out = ms.zeros(expected.shape)
+    for first in (0, 1):
+        local = of_numpy if comm.rank % 2 == first else of_numpy.view(dtype)
+        assert bits(ms.allgather(local, out=out)) == bits(expected)
+        assert bits(ms.allgather(local)) == bits(expected)
+        ms.fence(scope="all")
 
 
 @pytest.mark.parametrize("n_more", [0, 1], ids=["as many on each rank", "different numbers"])

@@ -1,11 +1,12 @@
 """Dtypes that cannot be shared, and strings that are not the description of a dtype."""
 
+import pickle
 import sys
 
 import numpy as np
 import pytest
 
-from mpishare.arrays.dtypes import check_dtype, rebuild
+from mpishare.arrays.dtypes import check_dtype, is_native_number, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import SpecError
 from tests.arrays import DTYPES
@@ -43,6 +44,14 @@ def test_dtypes_that_are_defined_outside_numpy(monkeypatch):
     assert (received.nbytes, received.missing[:6]) == (35, "dtype ")
     with pytest.raises(SpecError, match=r"ml_dtypes.*Install it for all ranks"):
         received.view(bytearray(35))
+
+
+@pytest.mark.parametrize("name", [name for name, dtype in DTYPES.items() if dtype.kind in "biufc"])
+def test_equal_dtypes_are_numbers_of_this_machine_alike(name):
+    """Ranks must not differ in it, as they choose their way by it."""
+    dtype = DTYPES[name]
+    alike = pickle.loads(pickle.dumps(dtype)), dtype.newbyteorder().newbyteorder(), np.dtype(dtype, metadata={"a": 1})
+    assert {is_native_number(other) for other in alike} == {is_native_number(dtype)} == {dtype.isbuiltin == 1}
 
 
 class Parametric:
