@@ -112,7 +112,7 @@ def allreduce(
         plan = context.cached(_LastPlan).plan(array, out, operation_of(op), backend, scope, is_number)
         items, target = (array, out) if plan.kind is PLAIN else (take_apart(array)[0], take_apart(out)[0])
         if is_number:
-            target = np.empty((), plan.spec.dtype)  # of each rank its own
+            target = np.empty((), array.dtype)  # of each rank its own
         flags = _IS_C_ORDER if plan.spec.order == "C" else 0
         if plan.of_nodes or not items.flags.owndata:  # else they are neither in node memory nor in `out`
             flags |= _checked(items, target, plan.of_nodes, topology.node_size)

@@ -92,7 +92,7 @@ def test_an_operation_by_its_name_and_by_the_function_of_numpy(name, comm):
         assert ms.allreduce(local, op).tobytes() == wanted
 
 
-NUMBERS = [3, -0.5, 2 - 1j, np.float32(1.5), np.int8(3), np.float64(0.1), np.longdouble(2)]
+NUMBERS = [3, -0.5, 2 - 1j, np.float32(1.5), np.int8(3), np.float64(0.1), np.longdouble(2), np.int64(4), np.longlong(4)]
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
