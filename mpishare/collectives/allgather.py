@@ -98,6 +98,7 @@ def allgather(
         rows = None if is_in_place else items
         if whole_out is not None:
             if whole.nbytes <= _FEW_BYTES and whole.typestr:  # copied without any allocation, so that no rank fails
+                call.ends_in_barrier = True
                 if rows is not None:
                     whole_out[starts[topology.rank] : starts[topology.rank + 1]] = rows
                 _spread(context, whole_out, plan.is_shared, starts)

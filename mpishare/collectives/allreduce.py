@@ -122,6 +122,7 @@ def allreduce(
             _check_distinct(context, items)
         if target is not None:
             if plan.reduction is not None and reduction.is_gathered:  # without any allocation, so that no rank fails
+                call.ends_in_barrier = True
                 run = reduction.gather if plan.is_direct else reduction.run
                 run(items, target, plan.is_shared)
                 if is_number:

@@ -266,6 +266,21 @@ def test_an_exception_from_outside_before_a_collective_is_no_error_of_the_block(
 
 @pytest.mark.once
 @pytest.mark.ranks(2)
+def test_an_exception_from_outside_before_a_barrier_of_a_call_cuts_its_rank_off(configured, comm):
+    ours = configured(timeout="0.5")
+    with pytest.raises(KeyboardInterrupt if comm.rank == 0 else ms.StallError), collective("call", ours) as call:
+        call.agree("")
+        call.ends_in_barrier = True
+        if comm.rank == 0:
+            raise KeyboardInterrupt
+        call.context.node_collective_comm.barrier()
+    assert call.context.is_cut_off  # so that it comes to no agreement
+    with pytest.raises(ms.MpishareError, match="out of step"):
+        ms.fence(comm=ours)
+
+
+@pytest.mark.once
+@pytest.mark.ranks(2)
 def test_ranks_that_come_late_get_what_those_that_gave_up_had_sent(configured, comm):
     """What a rank sends after a StallError does not reach the agreement that it gave up."""
     for late in range(comm.size):
