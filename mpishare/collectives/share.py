@@ -135,9 +135,22 @@ def share(
         [[1.0, 0.0], [0.0, 1.0]]
     """
     with collective("share", comm, "node" if scope in ("node", "nodes") else "all") as entered:
-        result: _T = _share(entered, obj, call, root, backend, writable, scope, comm)
+        context, source, reserved, payload = entered.context, None, None, NO_PAYLOAD
+        options = _options(context.topology.size, root, check_backend(backend, context), writable, backend is None)
+        if scope != "all":
+            is_of_nodes(scope)
+        if call is not None:
+            _check_call(obj, call)
+        if context.topology.rank == options.root:
+            payload = _CALLED
+            if call is None:
+                payload, source, reserved = _written(context, _source_of(obj, options), options)
+        payload = entered.agree(options.call, payload)
+        if payload == _CALLED:
+            payload, source, reserved = _called(context, call, options, comm)
+        result: _T = _spread(entered, payload, source, reserved, options)
         if writable == "private":
-            with agree(entered.context.collective_comm):
+            with agree(context.collective_comm):
                 return make_private(result, needs_shared=False)  # type: ignore[no-any-return]
         return result
 
@@ -179,8 +192,7 @@ def private(array: _T) -> _T:
         >>> float(view[0]), float(shared[0])
         (1.0, 0.0)
     """
-    result: _T = make_private(array)
-    return result
+    return make_private(array)  # type: ignore[no-any-return]
 
 
 class _Options(NamedTuple):
@@ -211,29 +223,9 @@ def _options(size: int, root: int, backend: str | None, writable: bool | str, is
     return _Options(root, backend, bool(writable), is_choosing and not writable, call)
 
 
-def _share(
-    call: collective,
-    obj: Any,
-    function: Callable[[], Any] | None,
-    root: int,
-    backend: str | None,
-    writable: bool | str,
-    scope: str,
-    of_all: mpi.Comm | None,
-) -> Any:
-    context, source, reserved, payload = call.context, None, None, NO_PAYLOAD
-    options = _options(context.topology.size, root, check_backend(backend, context), writable, backend is None)
-    if scope != "all":
-        is_of_nodes(scope)
-    if function is not None:
-        _check_call(obj, function)
-    if context.topology.rank == options.root:
-        payload = _CALLED
-        if function is None:
-            payload, source, reserved = _written(context, _source_of(obj, options), options)
-    payload = call.agree(options.call, payload)
-    if payload == _CALLED:
-        payload, source, reserved = _called(context, function, options, of_all)
+def _spread(call: collective, payload: bytes, source: Any, reserved: Reservation | None, options: _Options) -> Any:
+    """Brings to all ranks what the root has, and has told by `payload`; see `_written`. Collective."""
+    context = call.context
     while True:
         header = _header(context, payload, source, options.root)
         segment = _stored(context, header, source, reserved, options)
