@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import NamedTuple, cast
@@ -96,24 +96,37 @@ class Topology:
 
     def of_node(self) -> Topology:
         """The topology of the ranks of this node."""
-        return replace(
-            self,
-            comm=self.node_comm,
-            rank=self.node_rank,
-            size=self.node_size,
-            node=0,
-            n_nodes=1,
-            hosts=(self.host,),
-            leaders=mpi.COMM_SELF if self.is_leader else self.leaders,
-            rail=mpi.COMM_SELF,
-            placement=Placement((tuple(range(self.node_size)),)),
-        )
+        placement = Placement((tuple(range(self.node_size)),))
+        return _topology(self.node_comm, self.node_comm, mpi.COMM_SELF, (self.host,), placement)
 
     def __repr__(self) -> str:
         nodes = ", ".join(
             f"{host}: {','.join(map(str, ranks))}" for host, ranks in zip(self.hosts, self.placement.nodes, strict=True)
         )
         return f"<Topology of {self.size} ranks on {self.n_nodes} nodes ({nodes})>"
+
+
+def _topology(
+    comm: mpi.Intracomm, node_comm: mpi.Intracomm, rail: mpi.Intracomm, hosts: tuple[str, ...], placement: Placement
+) -> Topology:
+    """What these tell of the nodes of `comm`. Local."""
+    node, is_leader = placement.node_of[comm.rank], node_comm.rank == 0
+    return Topology(
+        comm=comm,
+        rank=comm.rank,
+        size=comm.size,
+        node=node,
+        n_nodes=len(placement.nodes),
+        node_rank=node_comm.rank,
+        node_size=node_comm.size,
+        hosts=hosts,
+        host=hosts[node],
+        is_leader=is_leader,
+        node_comm=node_comm,
+        leaders=rail if is_leader else cast("mpi.Intracomm", mpi.COMM_NULL),
+        rail=rail,
+        placement=placement,
+    )
 
 
 class _Rank(NamedTuple):
@@ -201,30 +214,13 @@ def make_topology(
     rank = together.rank
     split = cast("Callable[..., mpi.Intracomm]", together.comm.Split)
     placement = Placement.from_labels([(each.kernel, each.pretend) for each in ranks])
-    node, n_nodes = placement.node_of[rank], len(placement.nodes)
-    node_comm, rail = comm, mpi.COMM_SELF
-    if n_nodes > 1:
+    node, node_comm, rail = placement.node_of[rank], comm, mpi.COMM_SELF
+    if len(placement.nodes) > 1:
         made.append(node_comm := together.call_together(partial(split, node, rank)))
         made.append(rail := together.call_together(partial(split, node_comm.rank, rank)))
     leaders = [ranks[of_node[0]] for of_node in placement.nodes]
     hosts = tuple(each.host + ("" if each.pretend is None else f"~{each.pretend}") for each in leaders)
-    is_leader = node_comm.rank == 0
-    topology = Topology(
-        comm=comm,
-        rank=rank,
-        size=together.size,
-        node=node,
-        n_nodes=n_nodes,
-        node_rank=node_comm.rank,
-        node_size=node_comm.size,
-        hosts=hosts,
-        host=hosts[node],
-        is_leader=is_leader,
-        node_comm=node_comm,
-        leaders=rail if is_leader else cast("mpi.Intracomm", mpi.COMM_NULL),
-        rail=rail,
-        placement=placement,
-    )
+    topology = _topology(comm, node_comm, rail, hosts, placement)
     return topology, len({ranks[other].mpi_node for other in placement.nodes[node]})
 
 
