@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 
 from mpishare.errors import FileError
 from mpishare.files.fits import FitsFile
@@ -41,13 +42,8 @@ def _reader_of_hdf5(file: InputFile) -> FormatReader:
     return netcdf
 
 
-def _compressed(by: str, command: str) -> Callable[[InputFile], FormatReader]:
-    """What refuses a compressed file."""
-
-    def refuse(file: InputFile) -> FormatReader:
-        raise FileError(file.path, None, f"is compressed by {by}. Decompress it first, for example with {command}.")
-
-    return refuse
+def _refuse_compressed(by: str, command: str, file: InputFile) -> FormatReader:
+    raise FileError(file.path, None, f"is compressed by {by}. Decompress it first, for example with {command}.")
 
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -58,12 +54,12 @@ FORMATS: tuple[tuple[bytes, Callable[[InputFile], FormatReader]], ...] = (
     (rb"SIMPLE  =", FitsFile),
     (rb"CDF[\x01\x02\x05]", Netcdf3File),
     (re.escape(_HDF5), _reader_of_hdf5),
-    (rb"\x1f\x8b", _compressed("gzip", "gunzip")),
-    (rb"BZh[1-9]", _compressed("bzip2", "bunzip2")),
-    (rb"\xfd7zXZ\0", _compressed("xz", "unxz")),
-    (rb"\x28\xb5\x2f\xfd", _compressed("zstd", "unzstd")),
-    (rb"\x04\x22\x4d\x18", _compressed("lz4", "unlz4")),
-    (rb"\x1f\x9d", _compressed("compress", "uncompress")),
+    (rb"\x1f\x8b", partial(_refuse_compressed, "gzip", "gunzip")),
+    (rb"BZh[1-9]", partial(_refuse_compressed, "bzip2", "bunzip2")),
+    (rb"\xfd7zXZ\0", partial(_refuse_compressed, "xz", "unxz")),
+    (rb"\x28\xb5\x2f\xfd", partial(_refuse_compressed, "zstd", "unzstd")),
+    (rb"\x04\x22\x4d\x18", partial(_refuse_compressed, "lz4", "unlz4")),
+    (rb"\x1f\x9d", partial(_refuse_compressed, "compress", "uncompress")),
     (rb".{4}\0{4}\{", SafetensorsFile),
     (rb"\s*\{", SafetensorsIndex),
 )

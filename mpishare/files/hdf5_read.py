@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mpishare.arrays.dtypes import check_dtype, describe, rebuild
 from mpishare.arrays.spec import Spec
 from mpishare.errors import FileError, SpecError, place_in
-from mpishare.files.errors import FOREIGN_ERRORS, file_errors, h5py, reason_of
+from mpishare.files.errors import FOREIGN_ERRORS, file_errors, h5py, noted, reason_of
 from mpishare.files.input_file import InputFile
 from mpishare.files.sliced import LibraryFile
 from mpishare.files.stored import NO_DTYPE, Stored, with_widths
@@ -76,7 +76,15 @@ class Hdf5File(LibraryFile):
 
     def attributes(self, name: str, member: Any, unread: list[str]) -> dict[str, Any]:
         """See `LibraryFile`."""
-        return attributes_of(name, member, h5py.HLObject(member).attrs, unread)
+        return self.plain_attributes(name, member, h5py.HLObject(member).attrs, unread)
+
+    def plain_attributes(self, name: str, member: Any, given: Mapping[str, Any], unread: list[str]) -> dict[str, Any]:
+        """The attributes `given` of h5py's low-level object of that name. Those that cannot be read join `unread`."""
+        result = {}
+        for key in given:
+            with noted(unread, f"attribute {key!r} of {name!r}: "), file_errors(self.file.path):
+                result[key] = _plain(given[key], member)
+        return result
 
     def key(self, name: str, member: Any) -> tuple[str | None, int]:
         """See `LibraryFile`: the file that links led to, and the address of the object in it."""
@@ -220,17 +228,6 @@ def readable(dtype: np.dtype[Any], column: str = "") -> tuple[np.dtype[Any] | No
     else:
         reason = "its items are arrays of variable length. Store them in one array, and in another where each begins."
     return None, [f"column {column!r}: {reason}" if column else reason]
-
-
-def attributes_of(name: str, member: Any, attributes: Mapping[str, Any], unread: list[str]) -> dict[str, Any]:
-    """These attributes of h5py's low-level object of that name. Those that cannot be read join `unread`."""
-    result = {}
-    for key in attributes:
-        try:
-            result[key] = _plain(attributes[key], member)
-        except FOREIGN_ERRORS as error:
-            unread.append(f"attribute {key!r} of {name!r}: {reason_of(error)}")
-    return result
 
 
 def _plain(value: Any, member: Any) -> Any:

@@ -241,9 +241,8 @@ def _read_rows(read_at: ReadAt, offset: int, strides: tuple[int, ...], out: NDAr
         staged = np.empty(nbytes, np.uint8)
         read_at(offset, staged.data)
         out[...] = np.ndarray(out.shape, out.dtype, staged, strides=strides)
-    elif len(out) == 1 or strides[0] > _STAGED_BYTES:
-        for row in range(len(out)):
-            _read_rows(read_at, offset + row * strides[0], strides[1:], out[row, ...])
+    elif len(out) == 1:
+        _read_rows(read_at, offset, strides[1:], out[0, ...])
     else:
-        for rows in chunks(len(out), _STAGED_BYTES // strides[0]):
+        for rows in chunks(len(out), max(_STAGED_BYTES // strides[0], 1)):
             _read_rows(read_at, offset + rows.start * strides[0], strides, out[rows])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.files.errors import FOREIGN_ERRORS, file_errors, h5py, imported
-from mpishare.files.hdf5_read import Hdf5File, attributes_of
+from mpishare.files.hdf5_read import Hdf5File
 from mpishare.files.sliced import LibraryFile
 from mpishare.files.stored import Stored
 from mpishare.host.procfs import reopening_path
@@ -45,18 +46,15 @@ class NetcdfFile(Hdf5File):
         return self._netcdf[path] if path.strip("/") else self._netcdf
 
     @cached_property
-    def _lengths(self) -> dict[tuple[str, str], int]:
-        """The lengths of dimensions, by group and name. h5netcdf asks all variables for one, so each once."""
-        return {}
+    def _size_of(self) -> Callable[[Any], int]:
+        """The length of a dimension. h5netcdf asks all variables for one, so each once."""
+        return cache(attrgetter("size"))
 
     def _length(self, group: Any, dimension: str) -> int:
         """The length of a dimension that a group sees."""
         while dimension not in group.dimensions:
             group = group.parent
-        key = group.name, dimension
-        if key not in self._lengths:
-            self._lengths[key] = group.dimensions[dimension].size
-        return self._lengths[key]
+        return self._size_of(group.dimensions[dimension])
 
     def member(self, name: str) -> Any:
         """See `Hdf5File`: what has that name in netCDF."""
@@ -90,7 +88,7 @@ class NetcdfFile(Hdf5File):
 
     def attributes(self, name: str, member: Any, unread: list[str]) -> dict[str, Any]:
         """See `LibraryFile`: without those that only the netCDF library uses."""
-        values = attributes_of(name, member, self._group(name).attrs, unread)
+        values = self.plain_attributes(name, member, self._group(name).attrs, unread)
         return {key: _plain(key, value) for key, value in values.items()}
 
     def read_items(self, stored: Stored, ranges: Sequence[range], items: NDArray[Any]) -> None:
