@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -47,26 +48,23 @@ def refuse_objects(value: Any, call: str) -> None:
     )
 
 
-def shared_name(
-    array: NDArray[Any], *, writes: bool, is_contiguous: bool = True, argument: str = "array", cure: str = ""
-) -> str:
-    """A name for the bytes of a node-shared array, the same on all ranks, so that an agreement can compare them.
+def shared_name(array: NDArray[Any], *, is_contiguous: bool = True, argument: str = "array", cure: str = "") -> str:
+    """A name for the bytes of a node-shared array to write to, the same on all ranks, for an agreement to compare.
 
     Args:
         array: The array.
-        writes: Whether the call writes to it.
         is_contiguous: Whether it must be contiguous.
         argument: Its name in errors.
         cure: What else to do about an array that is not node-shared, for the error.
 
     Raises:
-        SpecError: `array` is not in node-shared memory, not contiguous, or read-only where the call writes to it.
+        SpecError: `array` is not in node-shared memory, not contiguous, or read-only.
     """
     segment = segment_of(array) if isinstance(array, np.ndarray) else None
     if segment is None or segment.key is None:
         given = f"{argument} is {describe(array)}, which cannot be traced to node-shared memory"
         raise SpecError(f"{given}. {cure}Pass one from empty, zeros or full.")
-    if writes and not array.flags.writeable:
+    if not array.flags.writeable:
         raise SpecError(f"{argument} is read-only, as every array of share is. Pass one from empty, zeros or full.")
     if is_contiguous and not array.flags.forc:
         raise SpecError(
@@ -83,7 +81,7 @@ def name_of_out(out: NDArray[Any] | None) -> str:
     Raises:
         SpecError: It is not in node-shared memory, not contiguous, or read-only.
     """
-    return "" if out is None else f", out={shared_name(out, writes=True, argument='out')}"
+    return "" if out is None else f", out={shared_name(out, argument='out')}"
 
 
 def is_in_shared_memory(array: NDArray[Any] | None) -> bool:
@@ -98,10 +96,6 @@ def is_written_by_node(array: NDArray[Any] | None) -> bool:
     return segment is not None and segment.origin.is_shared and segment_with(segment.key or 0) is not segment
 
 
-def _no_out() -> None:
-    """In place of a reference to `out`."""
-
-
 class LastCall(Generic[_Plan]):
     """What the last call of one kind on a communicator has checked, for the next one with the same arguments.
 
@@ -113,7 +107,7 @@ class LastCall(Generic[_Plan]):
         self._context = context
         self._dtype: object = None
         self._facts: tuple[object, ...] = ()
-        self._out: Callable[[], object] = _no_out
+        self._out: Callable[[], object] = NoneType  # in place of a reference to `out`
         self._plan: Any = None
 
     def plan(self, array: Any, out: Any, *others: object) -> _Plan:
@@ -125,7 +119,7 @@ class LastCall(Generic[_Plan]):
             facts += out.dtype, out.shape, out.strides, out.flags.writeable
         if array.dtype is not self._dtype or facts != self._facts or self._out() is not out:
             plan, self._dtype = self.make(self._context, array, out, *others), None  # until all is kept
-            self._plan, self._facts, self._out = plan, facts, _no_out if out is None else ref(out)
+            self._plan, self._facts, self._out = plan, facts, NoneType if out is None else ref(out)
             self._dtype = array.dtype if is_native_number(array.dtype) else None
         return self._plan  # type: ignore[no-any-return]
 

@@ -74,7 +74,7 @@ class _LastText(LastCall[str]):
         """See `LastCall.make`."""
         items, kind = take_apart(array)
         cure = "share brings an array or an object of the root to all ranks; bcast refreshes an array that all have. "
-        return f"bcast({shared_name(items, writes=True, cure=cure)}{kind.text}, {root=})"
+        return f"bcast({shared_name(items, cure=cure)}{kind.text}, {root=})"
 
 
 def fence(*, comm: mpi.Comm | None = None, scope: str = "node") -> None:

@@ -77,7 +77,7 @@ def put(
         root = checked_integer("root", root, largest=topology.size - 1)
         array, kind = take_apart(array)
         items, spec, part = _selected(array, region)
-        name = shared_name(array if part is None else part, writes=True, is_contiguous=False)
+        name = shared_name(array if part is None else part, is_contiguous=False)
         if topology.rank == root:
             if data is None:
                 raise SpecError(f"root {root} gave None as data. Pass the data on that rank, or its rank as root.")
@@ -104,8 +104,7 @@ class _Items(NamedTuple):
 
     def read(self) -> NDArray[Any]:
         """The items."""
-        read: NDArray[Any] = self.array[self.items] if self.part is None else self.part
-        return read
+        return self.array[self.items] if self.part is None else self.part
 
     def write(self, values: NDArray[Any]) -> None:
         """Assigns `values` to the items."""
@@ -144,7 +143,7 @@ def _replicate_items(
 def _selected(array: NDArray[Any], region: Any) -> tuple[tuple[Any, ...], Spec, NDArray[Any] | None]:
     """The parsed `region`, the spec of `array[region]`, and a view of these items; None for a list or a mask."""
     if not isinstance(array, np.ndarray):
-        shared_name(array, writes=True)  # which refuses it
+        shared_name(array)  # which refuses it
     items = checked_region(region)
     if not any(isinstance(item, np.ndarray) for item in items):
         with suppress(IndexError):
