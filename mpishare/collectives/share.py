@@ -139,8 +139,10 @@ def share(
         options = _options(context.topology.size, root, check_backend(backend, context), writable, backend is None)
         if scope != "all":
             is_of_nodes(scope)
-        if call is not None:
-            _check_call(obj, call)
+        if call is not None and obj is not None:
+            raise ArgumentError(f"both obj, {describe(obj)}, and call were given. Give one of them.")
+        if call is not None and not callable(call):
+            raise ArgumentError(f"call is {describe(call)}; expected a function that returns what is shared.")
         if context.topology.rank == options.root:
             payload = _CALLED
             if call is None:
@@ -263,14 +265,6 @@ def _stored(
         else:
             replicate_object(context, root, segment, header, source)
     return segment
-
-
-def _check_call(obj: Any, call: Any) -> None:
-    """Raises an `ArgumentError` for arguments that `share` does not take."""
-    if obj is not None:
-        raise ArgumentError(f"both obj, {describe(obj)}, and call were given. Give one of them.")
-    if not callable(call):
-        raise ArgumentError(f"call is {describe(call)}; expected a function that returns what is shared.")
 
 
 def _called(
