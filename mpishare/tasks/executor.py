@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from concurrent.futures import wait as wait_for_all
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from logging import getLogger
@@ -57,28 +58,23 @@ class NotReadyError(multiprocessing.TimeoutError, FuturesTimeoutError):
     """A result was not there in time, as multiprocessing and concurrent.futures name it."""
 
 
+@dataclass(eq=False, repr=False)
 class ResultIterator(Iterator[Any]):
-    """The results of calls that return lists, one after the other, as multiprocessing has them. An error ends it."""
+    """The results of calls that return lists, one after the other, as multiprocessing has them. An error ends it.
 
-    def __init__(
-        self,
-        calls: Iterator[Future[list[Any]]],
-        n_ahead: int | None,
-        *,
-        is_ordered: bool = True,
-        end: float | None = None,
-        callback: _Callback = None,
-    ) -> None:
-        """Begins the first `n_ahead` of `calls`, and one more with each that has ended.
+    It begins the first `_n_ahead` of the calls, and one more with each that has ended. Until the time `_end`, it waits
+    for the next result, with which `_callback` is called.
+    """
 
-        Until the time `end`, it waits for the next result, with which `callback` is called.
-        """
-        self._calls = calls
-        self._is_ordered = is_ordered
-        self._end = end
-        self._callback = callback
+    _calls: Iterator[Future[list[Any]]]
+    _n_ahead: int | None
+    _is_ordered: bool = True
+    _end: float | None = None
+    _callback: _Callback = None
+
+    def __post_init__(self) -> None:
         self._values: Iterator[Any] = iter(())
-        self._pending = deque(islice(calls, n_ahead))
+        self._pending = deque(islice(self._calls, self._n_ahead))
 
     def __next__(self) -> Any:
         try:
@@ -242,7 +238,7 @@ class TaskExecutor(Executor):
         n_ahead = None if buffersize is None else checked_integer("buffersize", buffersize, least=1)
         end = None if timeout is None else time.monotonic() + timeout
         calls = self._chunks(func, iterable, 1 if chunksize is None else chunksize)
-        results = ResultIterator(calls, n_ahead, end=end, callback=callback)
+        results = ResultIterator(calls, n_ahead, _end=end, _callback=callback)
         return list(results) if buffersize is None else results
 
     def starmap(
@@ -272,7 +268,7 @@ class TaskExecutor(Executor):
 
     def imap_unordered(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int = 1) -> ResultIterator:
         """Like `imap`, but yields each result as soon as it is known."""
-        return ResultIterator(self._chunks(func, iterable, chunksize), _AHEAD * self._max_workers, is_ordered=False)
+        return ResultIterator(self._chunks(func, iterable, chunksize), _AHEAD * self._max_workers, _is_ordered=False)
 
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> Any:
         """What `func(*args, **kwds)` returns on one of the other ranks."""
