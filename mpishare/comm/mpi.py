@@ -125,5 +125,4 @@ def _has_mpi() -> bool:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)  # Python's own probing of modules must not start MPI
-    value = globals()[name] = _has_mpi() if name == "HAS_MPI" else getattr(_module(), name)
-    return value
+    return globals().setdefault(name, _has_mpi() if name == "HAS_MPI" else getattr(_module(), name))

@@ -105,8 +105,7 @@ class _H5py:
     """The module h5py, which is imported when the first of its attributes is used."""
 
     def __getattr__(self, name: str) -> Any:
-        value = vars(self)[name] = getattr(imported("h5py", "HDF5 files"), name)
-        return value
+        return vars(self).setdefault(name, getattr(imported("h5py", "HDF5 files"), name))
 
 
 h5py: Any = _H5py()
