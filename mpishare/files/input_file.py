@@ -185,10 +185,12 @@ class FormatReader:
 
     Attributes:
         file: The file, which reads the others.
+        broken_links: The names of the links that were tried and lead nowhere, or back to a group that they are in.
     """
 
     def __init__(self, file: InputFile) -> None:
         self.file = file
+        self.broken_links: set[str] = set()
 
     def listing(self, name: str | None, *, attributes: bool) -> Listing:
         """Describes the arrays in an object of the file, or the one array of that name.

@@ -126,11 +126,6 @@ class LibraryFile(FormatReader):
 
     root = ""
 
-    @cached_property
-    def broken_links(self) -> set[str]:
-        """The names of the links that were tried and lead nowhere, or back to a group that they are in."""
-        return set()
-
     def member(self, name: str) -> Any:
         """The array or the group of that name, None if there is none. It may raise any error."""
 
@@ -203,21 +198,19 @@ class _Walk:
                 if key in parents:
                     self._file.broken_links.add(name)
                     raise FileError(self._path, name, f"it leads to the group {parents[key]!r}, which it is in.")
-                if key not in self._trees:
-                    self._trees[key] = tree = self._new_tree(name, member, {**parents, key: name})
-                    if self._has_attributes:
-                        self._add_attributes(name, member, tree)
-                return self._trees[key]
+                if key in self._trees:
+                    return self._trees[key]
+                self._trees[key] = tree = self._new_tree(name, member, {**parents, key: name})
+                if self._has_attributes:
+                    with noted(self.unread, f"attributes of {name!r}: "), file_errors(self._path, name, what="they"):
+                        self.attributes[id(tree)] = self._file.attributes(name, member, self.unread)
+                return tree
         except (FileError, SpecError) as error:
             if not parents:
                 raise
             layout = "link" if name in self._file.broken_links else "sliced"
             self.arrays.append(left_out(self._path, name, layout, error))
         return len(self.arrays) - 1
-
-    def _add_attributes(self, name: str, member: Any, tree: Tree) -> None:
-        with noted(self.unread, f"attributes of {name!r}: "), file_errors(self._path, name, what="they"):
-            self.attributes[id(tree)] = self._file.attributes(name, member, self.unread)
 
     def _new_tree(self, name: str, member: Any, parents: dict[Hashable, str]) -> Tree:
         if hasattr(member, "shape"):
