@@ -86,8 +86,6 @@ def put(
         travels = topology.is_leader and topology.n_nodes > 1 and not is_direct
         buffer = allocate_buffer(topology.host, spec.nbytes if travels else 0, _CURE)
         call.agree(f"put({name}{kind.text}, {text_of_region(items) if part is None else ''}, root={root})")
-        if not spec.nbytes:
-            return
         with agree(context.collective_comm):
             if part is not None and is_direct:
                 replicate(context, root, bytes_of(part), True, source)
