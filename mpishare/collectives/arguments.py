@@ -103,6 +103,9 @@ class LastCall(Generic[_Plan]):
     but for plain arrays of numbers: dtypes with columns can be equal and yet differ, in titles for example.
     """
 
+    make: Callable[..., _Plan]
+    """Checks the arguments, and raises what the call does for this rank's. It must not keep `out` alive."""
+
     def __init__(self, context: Context) -> None:
         self._context = context
         self._dtype: object = None
@@ -122,8 +125,3 @@ class LastCall(Generic[_Plan]):
             self._plan, self._facts, self._out = plan, facts, NoneType if out is None else ref(out)
             self._dtype = array.dtype if is_native_number(array.dtype) else None
         return self._plan  # type: ignore[no-any-return]
-
-    @staticmethod
-    def make(context: Context, array: Any, out: Any, *others: Any) -> _Plan:
-        """Checks the arguments, and raises what the call does for this rank's. It must not keep `out` alive."""
-        raise NotImplementedError
