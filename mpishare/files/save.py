@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
-from mpishare.comm.agreement import NO_PAYLOAD, PAYLOAD_BYTES, agree
+from mpishare.comm.agreement import NO_PAYLOAD, agree
 from mpishare.comm.callsite import warn
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
@@ -25,7 +25,7 @@ from mpishare.files.hdf5_write import lay_out, stored_type
 from mpishare.files.npy import header_of
 from mpishare.files.replace_file import ROOT, Blocks, Replacement
 from mpishare.progress_bar import check_tqdm
-from mpishare.transfer.rows import describe_rows, rows_of
+from mpishare.transfer.rows import describe_rows, rows_of, told_rows
 
 _NPY = ".npy"
 _NPY_NAME = ""
@@ -185,15 +185,14 @@ def names_in(names: object, arrays: Mapping[str, object]) -> list[str]:
 
 
 def shapes_of(arrays: Mapping[str, Any], distributed: Collection[str]) -> bytes:
-    """The payload of the agreement before `warn_of_others`: a checksum of this rank's shapes, and its bits inverted.
+    """The payload of the agreement before `warn_of_others`: a checksum of this rank's shapes, told as numbers of rows.
 
     So the bitwise OR of all ranks tells whether they differ. Nothing from a rank that has None for one.
     """
     shapes = [getattr(array, "shape", None) for name, array in arrays.items() if name not in distributed]
     if not shapes or None in shapes:
         return NO_PAYLOAD
-    bits = crc32(repr(shapes).encode())
-    return struct.pack("<II", bits, ~bits & 0xFFFFFFFF).ljust(PAYLOAD_BYTES, b"\0")
+    return told_rows(crc32(repr(shapes).encode()))
 
 
 def warn_of_others(context: Context, payload: bytes) -> None:
@@ -202,7 +201,7 @@ def warn_of_others(context: Context, payload: bytes) -> None:
     Collective:
         Over the communicator, as a program may make the warning an error.
     """
-    bits, inverted = struct.unpack_from("<II", payload)
+    bits, inverted = struct.unpack_from("<qq", payload)
     if bits & inverted:
         with agree(context.collective_comm):
             if context.topology.rank == ROOT:
