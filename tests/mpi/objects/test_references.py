@@ -116,6 +116,22 @@ def test_what_may_change_travels_as_bytes(comm, maker):
     assert nbytes >= array.nbytes
 
 
+@pytest.mark.ranks(2)
+def test_what_another_rank_may_change_travels_as_bytes(comm):
+    """The ranks but one have read-only views of memory that this one writes, by its handle."""
+    grid = ms.zeros(N, comm=ms.SELF, backend="memmap")
+    handle = comm.bcast(ms.handle(grid))
+    others = comm.Split(comm.rank > 0)
+    result = ms.share({"grid": handle.get()}, comm=others)
+    comm.Barrier()
+    if comm.rank == 0:
+        grid[:] = 1
+    comm.Barrier()
+    assert handle.get()[0] == 1
+    assert result["grid"][0] == 0
+    others.Free()
+
+
 @pytest.mark.parametrize("options", [{"writable": True}, {"writable": "private"}, {"backend": "memmap"}])
 def test_who_asks_for_memory_gets_it(comm, options):
     array = shared(comm)
