@@ -90,8 +90,9 @@ def test_kinds_of_datasets(path, name):
     assert (stored(path)["/a"].layout, is_contiguous(path, "a")) == (layout, contiguous)
 
 
-def test_stored(path):
-    with h5py.File(path, "w", userblock_size=1024) as file:
+@pytest.mark.parametrize("user_block_bytes", [0, 512, 1024])
+def test_stored(path, user_block_bytes):
+    with h5py.File(path, "w", userblock_size=user_block_bytes) as file:
         file.create_dataset("a", (9, 4), "f8", chunks=(3, 2), compression="gzip", shuffle=True)
         file["b/c"] = np.arange(3)
     datasets = stored(path)
