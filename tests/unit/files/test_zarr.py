@@ -75,14 +75,6 @@ def test_strings_of_variable_length(tmp_path, version):
     assert stored(tmp_path, "text")["/text"].chunks == (1, 1)
 
 
-@pytest.mark.parametrize("version", ZARR_VERSIONS)
-@pytest.mark.parametrize("one", [np.array("ab", "U5"), np.array(b"ab", "S5")])
-@pytest.mark.filterwarnings("ignore:The data type")  # these have no specification in version 3
-def test_one_string_of_fixed_length(tmp_path, version, one):
-    write_zarr(tmp_path / "a", {"one": one}, version)
-    assert_same(loaded(tmp_path / "a", "one"), one)
-
-
 def test_a_rank_holds_a_chunk_once(tmp_path):
     """The items are equal, so that the compressed chunk is small."""
     zarr.open(str(tmp_path / "a"), mode="w", shape=(1 << 20,), chunks=(1 << 20,), dtype="f8")[:] = 1
