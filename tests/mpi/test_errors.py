@@ -2,6 +2,7 @@
 
 import re
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ def assert_refused_by_some(errors, error, message):
 ANY: Any = ms
 SHARE, SCATTER, SPLIT = (partial(call, root=LAST) for call in (ANY.share, ANY.scatter, ANY.distribute))
 PUT: Any = lambda data: ms.put(ms.zeros((2, 2)), np.s_[1], data, root=LAST)  # noqa: E731
+MAP: Any = lambda func, items=(): ms.map(func, items, root=LAST)  # noqa: E731
 ONES = np.ones(2)
 BAD_ON_ONE_RANK = [
     (SHARE, (np.zeros(2, [("id", "i4"), ("name", "O")]),), "SpecError: dtype [('id', '<i4'), ('name', 'O')] cannot"),
@@ -52,6 +54,11 @@ BAD_ON_ONE_RANK = [
     (PUT, (np.ones((2, 3)),), "ArgumentError: data does not fit the region, of shape (2,): could not broadcast"),
     (PUT, (None,), f"SpecError: root {LAST} gave None as data"),
     (lambda lengths: ms.empty(len(lengths) - 1), ([],), "SpecError: shape"),
+    (MAP, (None, [1]), f"SpecError: root {LAST} passed None as func"),
+    (MAP, (partial(pow, threading.Lock()), [1]), "SpecError: lock cannot be pickled: cannot pickle"),
+    (MAP, (abs, iter([1, threading.Lock()])), "SpecError: item 1: "),
+    (MAP, (abs, [*range(40), "a", threading.Lock(), 1]), "SpecError: item 41: "),
+    (MAP, (abs, None), "ArgumentError: items is None"),
     (ANY.gather, (np.array(3.0),), "SpecError: an array without dimensions has no rows"),
     (SCATTER, (np.array([None, 1]),), "SpecError: dtype object cannot be shared"),
     (SPLIT, (np.array([None, 1]),), "SpecError: dtype object cannot be shared"),
@@ -93,6 +100,15 @@ BAD_ARGUMENTS = {
     "counts": (partial(SPLIT, ONES, counts=[1] * 99), "ArgumentError", "counts has 99 numbers that add up to 99. Give"),
     "array and local": (partial(SPLIT, ONES, local=ONES), "ArgumentError", "local was given with an array of shape"),
     "counts and local": (partial(SPLIT, counts=[1], local=ONES), "ArgumentError", "local was given with None as array"),
+    **{
+        text: (partial(ANY.map, abs, [1], **{name: value}), "ArgumentError", text)
+        for text, name, value in (
+            ("gather 'some' is unknown", "gather", "some"),
+            ("per 'core' is unknown", "per", "core"),
+            *((f"chunk is {value}; expected", "chunk", value) for value in (0, 1.5, 2**70)),
+            ("root is 99; expected an integer from 0", "root", 99),
+        )
+    },
     "obj and call": (lambda: ms.share(1, call=int), "ArgumentError", "both obj, an object of type int, and call were"),
     "call": (lambda: ANY.share(call=3), "ArgumentError", "call is an object of type int; expected a function"),
 }
@@ -231,32 +247,55 @@ def test_what_an_error_advises_works(raised, shared_folder):
         assert advised(shared_folder), text
 
 
-# For each kind of difference, the call of the last rank and that of the others, given two arrays of four items.
-DIFFERENCES = {
-    "order": (lambda a, b: ms.empty((2, 3), order="F"), lambda a, b: ms.empty((2, 3))),
-    "backend": (lambda a, b: ms.full(3, 1.0, backend="private"), lambda a, b: ms.full(3, 1.0)),
-    "root of share": (lambda a, b: ms.share(a, root=1), lambda a, b: ms.share(a)),
-    "part of bcast": (lambda a, b: ms.bcast(a[1:3]), lambda a, b: ms.bcast(a[:2])),
-    "array of put": (lambda a, b: ms.put(a, 0, 1), lambda a, b: ms.put(b, 0, 1)),
-    "region of put": (lambda a, b: ms.put(a, 0, 1), lambda a, b: ms.put(a, 1, 1)),
-    "shape of allreduce": (lambda a, b: ms.allreduce(a[1:]), lambda a, b: ms.allreduce(a)),
-    "operation": (lambda a, b: ms.allreduce(a, MPI.MAX), lambda a, b: ms.allreduce(a)),
-    "dtype of rows": (lambda a, b: ms.allgather(np.ones(2, ">f8")), lambda a, b: ms.allgather(np.ones(2))),
-    "shape of gather": (lambda a, b: ms.gather(np.ones((2, 4))), lambda a, b: ms.gather(np.ones((2, 3)))),
-    "root of gather": (lambda a, b: ms.gather(a, root=1), lambda a, b: ms.gather(a)),
-}
+X = {"x": ONES}
+# Calls that are given whether this rank is the last one, two arrays of four items, and a folder with a file.
+DIFFERENCES: tuple[Callable[[bool, Any, Any, Path], Any], ...] = (
+    lambda last, a, b, path: ms.empty((2, 3), order="F" if last else "C"),
+    lambda last, a, b, path: ms.full(3, 1.0, backend="private" if last else None),
+    lambda last, a, b, path: ms.share(a, root=int(last)),
+    lambda last, a, b, path: ms.bcast(a[1:3] if last else a[:2]),
+    lambda last, a, b, path: ms.put(a if last else b, 0, 1),
+    lambda last, a, b, path: ms.put(a, int(last), 1),
+    lambda last, a, b, path: ms.allreduce(a[1:] if last else a),
+    lambda last, a, b, path: ms.allreduce(a, MPI.MAX if last else MPI.SUM),
+    lambda last, a, b, path: ms.allgather(np.ones(2, ">f8" if last else "f8")),
+    lambda last, a, b, path: ms.gather(np.ones((2, 4 if last else 3))),
+    lambda last, a, b, path: ms.gather(a, root=int(last)),
+    lambda last, a, b, path: ms.map(abs, [1], gather="all" if last else "root"),
+    lambda last, a, b, path: ms.load(path / "a.npy", writable=last),
+    lambda last, a, b, path: ms.load(path / "a.npy", ["a"] if last else None),
+    lambda last, a, b, path: ms.load(path / "a.npy", region=1 if last else None),
+    lambda last, a, b, path: ms.load(path / "a.npy", read="node" if last else "job"),
+    lambda last, a, b, path: ms.load(path / "a.npy", map=last),
+    lambda last, a, b, path: ms.load(path / "a.npy", attributes=last),
+    lambda last, a, b, path: ms.load(path / "a.npy") if last else ms.load(call=TABLE.copy),
+    lambda last, a, b, path: ms.save(path / ("b.npy" if last else "a.npy"), ONES),
+    lambda last, a, b, path: ms.save(path / "a.npy", ONES, distributed=last),
+    lambda last, a, b, path: ms.save(path / "a.h5", {"a": a, "b": b}, distributed=["a"] if last else ["b"]),
+    lambda last, a, b, path: ms.save(path / "a.npy", np.ones((2, 4 if last else 3)), distributed=True),
+    lambda last, a, b, path: ms.Checkpoint(path, keep=3 if last else 2),
+    lambda last, a, b, path: ms.Checkpoint(path).save(1 if last else 2, X),
+    lambda last, a, b, path: ms.Checkpoint(path).save(1, {"x" if last else "y": ONES}),
+    lambda last, a, b, path: ms.Checkpoint(path).save(1, X, distributed=["x"] if last else []),
+    lambda last, a, b, path: ms.Checkpoint(path).save(1, X, overwrite=last),
+    lambda last, a, b, path: ms.Checkpoint(path).save(1, {"x": np.ones(3, "f4" if last else "f8")}, distributed=["x"]),
+    lambda last, a, b, path: ms.Checkpoint(path).latest() if last else ms.Checkpoint(path).save(1, X),
+)
 
 
 @pytest.mark.ranks(2)
-def test_calls_that_differ_between_ranks(comm, raised):
+def test_calls_that_differ_between_ranks(comm, raised, shared_folder):
     """The same collective with different arguments.
 
     Outcome: MismatchError on all ranks, with both calls.
     """
     arrays = ms.zeros(4), ms.zeros(4)
-    for calls in DIFFERENCES.values():
-        call = calls[comm.rank != LAST]
-        assert_refused_alike(raised(lambda call=call: call(*arrays)), "MismatchError", f"rank {LAST}: ")
+    ms.save(shared_folder / "a.npy", TABLE)
+    for call in DIFFERENCES:
+        errors = raised(lambda call=call: call(comm.rank == LAST, *arrays, shared_folder))
+        assert_refused_alike(errors, "MismatchError", f"rank {LAST}: ")
+    assert [file.name for file in shared_folder.iterdir()] == ["a.npy"]
+    assert same(np.load(shared_folder / "a.npy"))
 
 
 @pytest.mark.ranks(2)

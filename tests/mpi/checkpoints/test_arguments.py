@@ -64,18 +64,3 @@ def test_what_saves_need_is_checked_at_once(comm, shared_folder, raised, monkeyp
             outcomes = raised(lambda: ms.Checkpoint(shared_folder / "new"))
         assert_refused(outcomes, victim, "BackendError", "h5py, which is not installed")
     assert {file.name for file in shared_folder.iterdir()} == {"file", "link"}
-
-
-@pytest.mark.ranks(2)
-def test_calls_that_differ(comm, shared_folder, raised):
-    checkpoint, last = ms.Checkpoint(shared_folder), comm.rank == comm.size - 1
-    for call in (
-        lambda: ms.Checkpoint(shared_folder, keep=3 if last else 2),
-        lambda: checkpoint.save(1 if last else 2, X),
-        lambda: checkpoint.save(1, {"x" if last else "y": X["x"]}),
-        lambda: checkpoint.save(1, X, distributed=["x"] if last else []),
-        lambda: checkpoint.save(1, X, overwrite=last),
-        lambda: checkpoint.save(1, {"x": np.ones(3, "f4" if last else "f8")}, distributed=["x"]),
-        lambda: checkpoint.latest() if last else checkpoint.save(1, X),
-    ):
-        assert {error for error, _ in raised(call)} == {"MismatchError"}

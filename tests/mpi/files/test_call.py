@@ -205,10 +205,3 @@ def test_arrays_that_differ(raised):
     others = "PeerFileError" if last else "nothing"
     assert [kind for kind, _ in errors] == ["FileError" if rank == last > 0 else others for rank in range(COMM.size)]
     assert all("returned an array of shape=(500, 1100)" in text for kind, text in errors if last)
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.once
-def test_a_rank_without_call(raised, folder):
-    errors = raised(lambda: ms.load(folder / "call.h5") if COMM.rank else ms.load(call=Own))
-    assert {kind for kind, _ in errors} == {"MismatchError"}

@@ -263,17 +263,6 @@ def test_arrays_that_a_file_does_not_fit(raised, folder):
     assert not grid.any()
 
 
-@pytest.mark.ranks(2)
-@pytest.mark.once
-@pytest.mark.parametrize(
-    "options",
-    [{"writable": True}, {"dataset": ["a"]}, {"region": 1}, {"read": "node"}, {"map": True}, {"attributes": True}],
-)
-def test_arguments_that_differ(raised, folder, options):
-    errors = raised(lambda: ms.load(folder / "small.npy", **(options if COMM.rank == COMM.size - 1 else {})))
-    assert {error for error, _ in errors} == {"MismatchError"}
-
-
 def test_a_read_that_fails(raised, folder, monkeypatch):
     """One rank's disk has an error in the midst of the file; all others go on to the end, and know."""
     victim, preadv = max(ms.topology().ranks_of(0)), os.preadv

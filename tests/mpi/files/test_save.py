@@ -292,20 +292,6 @@ def test_what_cannot_be_saved(shared_folder, raised, distributed):
     assert {file.name: file.read_bytes() for file in shared_folder.iterdir() if file.is_file()} == before
 
 
-@pytest.mark.ranks(2)
-@pytest.mark.once
-def test_calls_that_differ(shared_folder, raised):
-    last = COMM.rank == COMM.size - 1
-    for call in (
-        lambda: ms.save(shared_folder / ("b.npy" if last else "a.npy"), ONES),
-        lambda: ms.save(shared_folder / "a.npy", ONES, distributed=last),
-        lambda: ms.save(shared_folder / "a.h5", {"a": ONES, "b": ONES}, distributed=["a"] if last else ["b"]),
-        lambda: ms.save(shared_folder / "a.npy", np.ones((2, 4 if last else 3)), distributed=True),
-    ):
-        assert {error for error, _ in raised(call)} == {"MismatchError"}
-    assert not list(shared_folder.iterdir())
-
-
 def no_space(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

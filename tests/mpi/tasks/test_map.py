@@ -5,7 +5,6 @@ import operator
 import pickle
 import resource
 import signal
-import threading
 import time
 from contextlib import nullcontext
 from copy import deepcopy
@@ -19,7 +18,6 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.comm import mpi
 from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at, made, make, memory_of, with_made
-from tests.mpi.test_errors import assert_refused, assert_refused_alike
 from tests.processes import limited
 from tests.signals import outside_coverage
 
@@ -227,39 +225,6 @@ def test_an_interrupt_while_the_others_have_tasks(comm, configured, monkeypatch)
     if comm.rank != comm.size - 1:
         _begun[0].Wait()
     assert ms.map(abs, [-1], gather="all", comm=unwatched) == [1]
-
-
-REFUSED: dict[str, tuple[Any, Any]] = {
-    "SpecError: passed None as func": (None, [1]),
-    "SpecError: cannot pickle": (partial(pow, threading.Lock()), [1]),
-    "SpecError: item 1: ": (abs, iter([1, threading.Lock()])),
-    "SpecError: item 41: ": (abs, [*range(40), "a", threading.Lock(), 1]),
-    "ArgumentError: items is None": (abs, None),
-}
-
-
-@pytest.mark.once
-def test_functions_and_items_that_are_refused(comm, raised):
-    root = comm.size - 1
-    for message, arguments in REFUSED.items():
-        given = arguments if comm.rank == root else (None, None)
-        assert_refused(raised(partial(ms.map, *given, root=root)), root, *message.split(": ", 1))
-
-
-BAD: dict[str, dict[str, Any]] = {
-    "gather 'some' is unknown": {"gather": "some"},
-    "per 'core' is unknown": {"per": "core"},
-    **{f"chunk is {value}; expected": {"chunk": value} for value in (0, 1.5, 2**70)},
-    "root is 99; expected an integer from 0": {"root": 99},
-}
-
-
-@pytest.mark.once
-def test_wrong_arguments_and_those_that_differ(comm, raised):
-    for message, arguments in BAD.items():
-        assert_refused_alike(raised(partial(ms.map, abs, [1], **arguments)), "ArgumentError", message)
-    for kind, message in raised(lambda: ms.map(abs, [1], gather="all" if comm.rank else "root")):
-        assert (kind, "gather='all'" in message) == ("MismatchError", True) or comm.size == 1
 
 
 @pytest.mark.parametrize("per", ["rank", "node"])
