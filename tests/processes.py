@@ -4,7 +4,7 @@ import gc
 import os
 import resource
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from mmap import PAGESIZE
 from pathlib import Path
 
@@ -118,18 +118,24 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
 
 
+def of_processes(fact):
+    """What `fact` is of each process, given its folder in /proc, where that is true."""
+    facts = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile, or is another user's
+            facts.append(fact(folder))
+    return list(filter(None, facts))
+
+
 def living_in_session(session):
     """The processes of a session that have not ended. A zombie has, unless one of its threads still runs."""
-    living = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(") ")[2].split()  # from the third on in proc_pid_stat(5)
-        except OSError:  # it has ended meanwhile
-            continue
+
+    def living(folder):
+        fields = (folder / "stat").read_text().rpartition(") ")[2].split()  # from the third on in proc_pid_stat(5)
         state, threads = fields[0], int(fields[17])
-        if int(fields[3]) == session and not (state in "ZX" and threads <= 1):
-            living.append(int(entry.name))
-    return living
+        return int(fields[3]) == session and (state not in "ZX" or threads > 1) and int(folder.name)
+
+    return of_processes(living)
 
 
 def wait_until(is_reached, limit_s, report=str):

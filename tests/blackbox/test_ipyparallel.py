@@ -17,7 +17,7 @@ from mpishare.cli import run as launcher
 from mpishare.compat.ipyparallel import push
 from tests.blackbox.launch import PROGRAMS, environment, nothing_left, run
 from tests.blackbox.test_manual import CODE, NOTEBOOK, PAGES, is_shown
-from tests.processes import wait_until
+from tests.processes import of_processes, wait_until
 
 ENGINES = 3
 
@@ -54,14 +54,8 @@ def client(settings):
 
 def living_with(folder):
     """The processes that have a folder in their environment."""
-    living = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if int(process.name) != os.getpid() and os.fsencode(folder) in (process / "environ").read_bytes():
-                living.append((process / "cmdline").read_bytes())
-        except OSError:
-            continue  # it has ended meanwhile, or is another user's
-    return living
+    own, name = Path("/proc", str(os.getpid())), os.fsencode(folder)
+    return of_processes(lambda process: process != own and name in (process / "environ").read_bytes() and process)
 
 
 def test_the_cells_of_the_manual(client, settings, tmp_path):

@@ -9,23 +9,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.blackbox.launch import AS_ROOT, ROOT, checked
+from tests.blackbox.launch import AS_ROOT, OPEN_MPI, ROOT, checked
 from tests.cluster.missing import SYSTEM_FOLDERS
 from tests.cluster.spec import AGENT, HEAD, HOSTFILE, VENV, Spec
-from tests.processes import children_of
+from tests.processes import children_of, of_processes
 
 _MODULE = "tests.cluster.init"
 _NAMESPACES = ["--mount", "--pid", "--net", "--uts", "--ipc"]
 
-# What Open MPI needs to go over the hosts: the agent for ssh, TCP between them, shared memory within, and patience,
-# as all hosts share the cores of one machine.
+# What Open MPI needs to go over the hosts: the agent for ssh, TCP between them, shared memory within.
 _OPEN_MPI = {
+    **OPEN_MPI,
     "PRTE_MCA_plm_ssh_agent": AGENT,
-    "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "self,sm,tcp",
     "OMPI_MCA_osc": "^ucx",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "PRTE_MCA_hwloc_default_binding_policy": "none",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
@@ -88,14 +85,12 @@ class Cluster:
     def processes(self, host):
         """The command lines of the host's processes, but for the one that holds its namespaces."""
         net = self.exec(host, ["readlink", "/proc/self/ns/net"]).stdout.strip()
-        lines = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if str((process / "ns/net").readlink()) == net:
-                    lines.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip())
-            except OSError:
-                continue  # it ended meanwhile, or is not for us to look at, and so not ours
-        return [line for line in lines if line != "sleep infinity"]
+
+        def command_line(process):
+            is_here = str((process / "ns/net").readlink()) == net
+            return is_here and (process / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+
+        return [line for line in of_processes(command_line) if line != "sleep infinity"]
 
 
 @contextmanager
