@@ -14,16 +14,18 @@ from mpishare.memory.backends import BACKENDS
 from mpishare.memory.pages import huge_areas, huge_bytes
 from tests.arrays import DTYPES, REPRESENTATIVES
 
+SHAPES = [(shape, order, "f8") for shape in [(), 5, (0,), (2, 0, 3), (3, 4), (7, 1, 5)] for order in "CF"]
+SHAPES += [((2, 3), "C", dtype) for dtype in [">i2", "?", "c8", "S3"]]
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(), 5, (0,), (2, 0, 3), (3, 4), (7, 1, 5)])
-def test_shape_and_order(shape, order):
-    arrays = [make(shape, order=order) for make in (ms.empty, ms.zeros, ms.ones)]
-    for array in (*arrays, ms.full(shape, 2.5, order=order)):
-        twin = np.empty(shape, order=order)
+
+@pytest.mark.parametrize(("shape", "order", "dtype"), SHAPES)
+def test_shape_and_order(shape, order, dtype):
+    for name, value in (("empty", ()), ("zeros", ()), ("ones", ()), ("full", (2.5,))):
+        array, twin = (getattr(library, name)(shape, *value, dtype, order=order) for library in (ms, np))
         assert (array.shape, array.dtype, array.flags.fnc) == (twin.shape, twin.dtype, twin.flags.fnc)
         assert array.flags.writeable
         assert type(array) is np.ndarray
+        assert name == "empty" or array.tobytes() == twin.tobytes()
 
 
 def test_zeros_are_zero_in_every_byte():
@@ -71,11 +73,6 @@ def test_arrays_like_an_array_are_numpys(options):
             assert (made.shape, made.dtype, made.flags.fnc) == (twin.shape, twin.dtype, twin.flags.fnc)
             assert made.flags.writeable
             assert name == "empty_like" or made.tobytes() == twin.tobytes()
-
-
-def test_ones_are_numpys():
-    for dtype in ("f8", ">i2", "?", "c8", "S3"):
-        assert ms.ones((2, 3), dtype).tobytes() == np.ones((2, 3), dtype).tobytes()
 
 
 def test_bcast_refreshes_in_place_from_every_root(comm):

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 import mpishare as ms
+from tests.mpi.files.test_formats import LARGE
 from tests.mpi.test_distribute import assert_split
-
-LARGE = np.random.default_rng(3).integers(0, 2**40, (700, 1100))
 
 
 @pytest.fixture
@@ -38,17 +37,13 @@ def test_parts(comm, file, region):
 
 
 def test_counts_attributes_and_report(comm, file):
-    n_nodes = ms.topology().n_nodes
-    counts = [700, *[0] * (n_nodes - 1)]
-    loaded, attributes = ms.load(file, "chunked", split=counts, attributes=True, progress=True)
-    assert_split(comm, loaded, LARGE)
-    assert attributes == {"unit": "K"}
-    segment = ms.report().segments[0]
-    assert (segment.made_by, segment.rows_per_node) == ("load", tuple(counts))
-
-
-def test_other_forms_of_split(comm, file):
     counts = [700, *[0] * (ms.topology().n_nodes - 1)]
-    for split in (np.True_, np.array(counts), tuple(counts), (count for count in counts)):
-        assert_split(comm, ms.load(file, "chunked", split=split), LARGE)  # type: ignore[arg-type]
+    for split in (counts, np.array(counts), tuple(counts), (count for count in counts), np.True_):
+        loaded, attributes = ms.load(file, "chunked", split=split, attributes=True, progress=True)  # type: ignore[arg-type]
+        assert_split(comm, loaded, LARGE)
+        assert attributes == {"unit": "K"}
+        segment = ms.report().segments[0]
+        assert segment.made_by == "load"
+        assert split is np.True_ or segment.rows_per_node == tuple(counts)
+        del loaded
     assert isinstance(ms.load(file, "chunked", split=np.False_), np.ndarray)  # type: ignore[arg-type]
