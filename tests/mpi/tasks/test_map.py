@@ -29,6 +29,13 @@ class Unlike:
         self.number = number
 
 
+def changing(row):
+    """The same array again and again, with other items."""
+    for number in range(300):
+        row[:] = number
+        yield row
+
+
 ALIKE: list[Any] = [np.zeros((0, 3)), np.array(["ab", "c"]), np.ones(3, ">f8"), np.array(1.5), np.zeros(2, "O")]
 ALIKE += [np.zeros(2, [("a", "i4")]), np.ma.zeros(2), np.datetime64(1, "s")]
 """Values of which several are one array, and values that stay a list."""
@@ -48,6 +55,7 @@ ITEMS: dict[str, Any] = {
     "iterator of nothing": lambda: iter(()),
     "iterator": lambda: (number * 2 for number in range(3000)),
     "iterator of arrays": lambda: (np.full(3, number) for number in range(300)),
+    "iterator that changes its array": lambda: changing(np.zeros(3)),
 }
 
 
