@@ -35,6 +35,7 @@ class Situation(NamedTuple):
         environ: What is added to the environment.
         is_mpich: Whether it runs on MPICH; else on Open MPI.
         kills: System calls that make the first memory of a node, of which MPI leaves a file.
+        backend: That which it takes of itself.
     """
 
     shm: str = "50%"
@@ -44,6 +45,7 @@ class Situation(NamedTuple):
     environ: tuple[tuple[str, str], ...] = ()
     is_mpich: bool = False
     kills: tuple[str, ...] = ("ftruncate", "unlink")
+    backend: str = "window"
 
     def run(self) -> tuple[dict[str, Any], list[str]]:
         """Runs the program in it, on 4 ranks.
@@ -78,7 +80,7 @@ class Situation(NamedTuple):
         return str(run(job, {**_FOLDERS, **dict(self.environ)}, limit_s=100).stdout)
 
 
-PLAIN = "plain"
+PLAIN, FILE = "plain", "memmap in memory"
 PLAIN_MPICH = Situation(is_mpich=True, kills=("write", "unlink"))
 SITUATIONS = {
     PLAIN: Situation(),
@@ -91,8 +93,8 @@ SITUATIONS = {
     ),
     "a Python without os.memfd_create": Situation(python=("-c", _NO_MEMFD)),
     "an MPI that finds each rank alone": Situation(
-        environ=(("MPIR_CVAR_NOLOCAL", "1"),), is_mpich=True, kills=("ftruncate",)
+        environ=(("MPIR_CVAR_NOLOCAL", "1"),), is_mpich=True, kills=("ftruncate",), backend=FILE
     ),
-    "a /dev/shm of 64 MiB": Situation(shm="64m"),
-    "a kernel that refuses all advice on memory": Situation(job=WITHOUT_ADVICE, kills=("fallocate",)),
+    "a /dev/shm of 64 MiB": Situation(shm="64m", backend=FILE),
+    "a kernel that refuses all advice on memory": Situation(job=WITHOUT_ADVICE, kills=("fallocate",), backend=FILE),
 }

@@ -5,22 +5,10 @@ import re
 import pytest
 
 from tests.blackbox.launch import run_code
-from tests.faults.situations import PLAIN, PLAIN_MPICH, SITUATIONS
+from tests.faults.situations import FILE, PLAIN, PLAIN_MPICH, SITUATIONS
 
 SMALL = "a /dev/shm of 64 MiB"
 MPICH_ALONE = "plain, MPICH"
-WINDOW, FILE = "window", "memmap in memory"
-DEFAULTS = {
-    PLAIN: WINDOW,
-    "a user namespace per rank": WINDOW,
-    "a user namespace for every second rank": WINDOW,
-    "a PID namespace per rank": WINDOW,
-    "a Python without os.memfd_create": WINDOW,
-    "an MPI that finds each rank alone": FILE,
-    SMALL: FILE,
-    "a kernel that refuses all advice on memory": FILE,
-}
-"""The backend that each takes of itself."""
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -33,7 +21,7 @@ def test_one_copy(name):
     assert left == []
     assert result["nodes"] == 1
     kinds = {way: outcome["kinds"] for way, outcome in result["outcomes"].items()}
-    assert kinds == {"default": [DEFAULTS[name]], "memmap": [FILE]}, result["outcomes"]
+    assert kinds == {"default": [SITUATIONS[name].backend], "memmap": [FILE]}, result["outcomes"]
     for outcome in result["outcomes"].values():
         assert outcome["right"]
         assert 0.9 < outcome["memory over the array"] <= 1.02

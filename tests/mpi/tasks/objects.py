@@ -33,6 +33,13 @@ class NotUnpicklable:
         return fail_to_unpickle, ()
 
 
+def until(file, number):
+    """A task that takes until there is a file."""
+    while not file.exists():
+        time.sleep(0.001)
+    return number
+
+
 def memory_of(array):
     """Whether an array is writable, and whether it lies in shared memory."""
     return array.flags.writeable, segment_of(array) is not None

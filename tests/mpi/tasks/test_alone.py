@@ -1,7 +1,6 @@
 """Collectives where the other ranks do not come: within a task, in the block of a pool. They are errors at once."""
 
 import threading
-import time
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
@@ -12,6 +11,7 @@ from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.compat.schwimmbad import MPIPool
+from tests.mpi.tasks.objects import until
 from tests.processes import wait_until
 
 of_all = unused = MPI.COMM_NULL
@@ -179,9 +179,7 @@ def wait(folder, number):
         begun.set()
         ended.wait(50)
         (folder / "end").touch()
-    while not (folder / "end").exists():
-        time.sleep(0.001)
-    return number
+    return until(folder / "end", number)
 
 
 @pytest.mark.ranks(2)

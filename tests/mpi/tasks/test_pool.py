@@ -20,7 +20,7 @@ from tqdm.contrib.concurrent import process_map
 
 import mpishare as ms
 from mpishare.comm import mpi
-from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at, made, make, with_made
+from tests.mpi.tasks.objects import NotPicklable, NotUnpicklable, State, fail_at, made, make, until, with_made
 from tests.signals import interrupted
 
 
@@ -320,13 +320,6 @@ def test_a_freed_communicator_is_refused(duplicate):
     with ms.Pool(MPI.COMM_SELF) as alone:
         assert "ArgumentError: comm is MPI_COMM_NULL" in str(alone.submit(ms.map, abs, [1], comm=duplicate).exception())
     pool.close()
-
-
-def until(file, number):
-    """A task that takes until there is a file."""
-    while not file.exists():
-        time.sleep(0.001)
-    return number
 
 
 @on_the_root

@@ -66,12 +66,12 @@ def hdf5_damaged_strings(path):
         bad.id.write_direct_chunk((0,), b"no deflated bytes")
 
 
-def npz_with(path, member):
+def npz_with(path, member, compress_type=zipfile.ZIP_STORED):
     """An archive whose member "bad" has these bytes."""
     with path.open("wb") as file:
         np.savez(file, good=GOOD)
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("bad.npy", member)
+        archive.writestr("bad.npy", member, compress_type)
 
 
 def npy_bytes(dtype="<f8"):
@@ -180,6 +180,8 @@ BAD: dict[str, Callable[[Path], None]] = {
     "npz, objects": lambda path: npz_with(path, npy_bytes("|O")),
     "npz, text": lambda path: npz_with(path, b"no array at all"),
     "npz, damaged header": lambda path: npz_with(path, npy_bytes().replace(b"'descr'", b"'escr' ")),
+    "npz, short": lambda path: npz_with(path, npy_bytes()[:-1]),
+    "npz, short and deflated": lambda path: npz_with(path, npy_bytes()[:-1], zipfile.ZIP_DEFLATED),
     "npz, encrypted": lambda path: npz_in_central_directory(path, 6, 1),
     "npz, unknown compression": lambda path: npz_in_central_directory(path, 8, 97),
     "npz, damaged deflate": lambda path: npz_in_central_directory(path, 8, zipfile.ZIP_DEFLATED),
