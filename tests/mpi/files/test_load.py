@@ -11,12 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from astropy.io import fits
 from mpi4py import MPI
 
 import mpishare as ms
 from mpishare.memory.segment import segment_of
 from tests.arrays import assert_same
+from tests.formats import ARRAYS, IMAGES, write_fits
 from tests.mpi.files.test_formats import LARGE, assert_loaded
 from tests.mpi.test_errors import assert_refused, assert_refused_alike, assert_refused_by_some
 from tests.processes import open_files, read_bytes
@@ -24,10 +24,7 @@ from tests.processes import open_files, read_bytes
 COMM = MPI.COMM_WORLD
 
 
-FORTRAN = np.asfortranarray(np.arange(35.0).reshape(5, 7))
-TABLE = np.zeros(300, [("id", ">i4"), ("mass", ">f8", (3,)), ("name", "S3")])
-TABLE["id"], TABLE["mass"] = np.arange(300), np.arange(900).reshape(300, 3)
-HDUS = {"IMAGE": np.arange(12.0).astype(">f8").reshape(3, 4), "TABLE": TABLE}
+FORTRAN = ARRAYS["fortran"]
 
 
 def make_hdf5(path):
@@ -52,8 +49,7 @@ def folder(build_folder):
         make_hdf5(build_folder / "a.h5")
         with h5py.File(build_folder / "partly.h5", "w") as file:
             file["a"], file["empty"] = np.arange(5), h5py.Empty("f4")
-        hdus = [fits.ImageHDU(HDUS["IMAGE"], name="IMAGE"), fits.BinTableHDU(TABLE, name="TABLE")]
-        fits.HDUList([fits.PrimaryHDU(), *hdus]).writeto(build_folder / "a.fits")
+        write_fits(build_folder / "a.fits", IMAGES)
         np.save(build_folder / "f.npy", FORTRAN)
         np.save(build_folder / "one.npy", np.array(2.5))
         with h5py.File(build_folder / "big.h5", "w") as file:
@@ -141,15 +137,15 @@ def test_the_bar(folder, shared_folder, monkeypatch, read, is_terminal):
 
 def test_native_byte_order(folder):
     for name, array in ms.load(folder / "a.fits", dtype="native").items():
-        assert_same(array, HDUS[name].astype(HDUS[name].dtype.newbyteorder("=")))
+        assert_same(array, IMAGES[name].astype(IMAGES[name].dtype.newbyteorder("=")))
     found = ms.load(folder / "big.h5", dtype="native")
     assert_same(found["chunks"], np.arange(24, dtype="i4").reshape(4, 2, 3))
     assert_same(found["of arrays"], np.arange(24, dtype="f4").reshape(4, 2, 3))
 
 
 def test_other_dtypes(folder, raised):
-    part = ms.load(folder / "a.fits", "IMAGE", dtype="f4", region=np.s_[::-1, [3, 1]])
-    assert_same(part, np.array([[11, 9], [7, 5], [3, 1]], "f4"))
+    part = ms.load(folder / "a.fits", "HEAT", dtype="f4", region=np.s_[::-1, [3, 1]])
+    assert_same(part, IMAGES["HEAT"][::-1, [3, 1]].astype("f4"))
     for dtype in (np.float32, str, bytes, "U40"):
         assert_same(ms.load(folder / "f.npy", dtype=dtype), FORTRAN.astype(dtype))
     assert_same(ms.load(folder / "one.npy", dtype=complex), np.array(2.5 + 0j))
