@@ -62,16 +62,11 @@ def anonymous_bytes():
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
 
 
-def proportional_bytes_of(pid):
-    """Proportional set size of a process, less that of files: other jobs that end leave more of these to us."""
-    lines = map(str.split, Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
-    return sum(int(fields[1]) << 10 for fields in lines if fields[0] in ("Pss_Anon:", "Pss_Shmem:"))
-
-
 def proportional_bytes(comm):
-    """The same of all ranks together."""
+    """Proportional set sizes of all ranks, less those of files: other jobs that end leave more of these to us."""
     comm.Barrier()
-    total = comm.allreduce(proportional_bytes_of("self"))
+    lines = map(str.split, Path("/proc/self/smaps_rollup").read_text().splitlines())
+    total = comm.allreduce(sum(int(fields[1]) << 10 for fields in lines if fields[0] in ("Pss_Anon:", "Pss_Shmem:")))
     comm.Barrier()
     return total
 

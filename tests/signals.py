@@ -18,17 +18,12 @@ def outside_coverage(handler):
 
     @wraps(handler)
     def handle(number, frame):
-        if is_coverage(frame):
+        if frame.f_globals["__name__"].partition(".")[0] == "coverage":
             signal.setitimer(signal.ITIMER_REAL, PAUSE_S, signal.getitimer(signal.ITIMER_REAL)[1])
         else:
             handler(number, frame)
 
     return handle
-
-
-def is_coverage(frame):
-    """Whether a frame runs code of coverage."""
-    return frame.f_globals["__name__"].partition(".")[0] == "coverage"
 
 
 @contextmanager

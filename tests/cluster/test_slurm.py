@@ -145,15 +145,10 @@ def test_scancel_leaves_nothing(slurm, tmp_path):
     assert_nothing_left(slurm)
 
 
-def only_slurm_runs(slurm, host):
-    """Whether no process of a job is left on the host."""
-    return all(line.startswith("slurmd ") for line in slurm.processes(host))
-
-
 def assert_nothing_left(slurm):
     """Slurm says that a job has ended before its processes have; then nothing of it may remain."""
     for host in slurm.spec.hosts:
-        wait_until(partial(only_slurm_runs, slurm, host), 300)
+        wait_until(lambda: all(line.startswith("slurmd ") for line in slurm.processes(host)), 300)  # noqa: B023
         assert [file for file in slurm.shared_files(host) if "osc_sm" in file or "mpishare" in file] == []
 
 

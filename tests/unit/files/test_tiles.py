@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from itertools import accumulate, starmap
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -27,13 +28,6 @@ class Reading:
         out[...] = self.array[np.ix_(*ranges)] if ranges else self.array
 
 
-def selected(array, region, chunks=None):
-    """A selection of an array that is stored in `chunks`, and what makes the result of it."""
-    axes, view = parse_region(region, array.shape)
-    stored = Stored("a", Spec.of(array.view("i4")), array.ndim, "chunked", chunks=chunks)
-    return Selection(stored, tuple(axes)), view
-
-
 def number_of_chunk(index, lengths):
     return index // lengths if isinstance(lengths, int) else bisect_right([*accumulate(lengths)], index)
 
@@ -46,8 +40,9 @@ def test_tiles_cover_all_items_once_and_cut_no_chunk(data):
     region = data.draw(regions(shape))
     lengths = st.integers(1, 8)
     chunks = tuple(data.draw(lengths | st.lists(lengths, min_size=extent).map(tuple)) for extent in shape)
-    reader = Reading(array.view("V4"))
-    selection, view = selected(array.view("V4"), region, chunks)
+    reader: Any = Reading(array.view("V4"))
+    axes, view = parse_region(region, shape)
+    selection = Selection(Stored("a", Spec.of(array), len(shape), "chunked", chunks=chunks), tuple(axes))
     tiles = list(selection.tiles(reader, data.draw(st.integers(1, 400))))
     block, unread = np.full(selection.spec.nbytes, 0xFF, np.uint8), {}
     for number, tile in reversed(list(enumerate(tiles))):

@@ -286,15 +286,10 @@ def device_put(items, may_alias):
     return JaxArray(items)
 
 
-@pytest.fixture
-def _jax(monkeypatch):
-    """What `mpishare` uses of JAX, by the same names."""
+def test_arrays_of_jax_are_made_around_views(monkeypatch):
+    """By what `mpishare` uses of JAX, under the same names."""
     dtypes = SimpleNamespace(extended=np.void, issubdtype=np.issubdtype)
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=JaxArray, dtypes=dtypes, device_put=device_put))
-
-
-@pytest.mark.usefixtures("_jax")
-def test_arrays_of_jax_are_made_around_views():
     arrays = [JaxArray(np.arange(3.0)), JaxArray(np.arange(4.0), "gpu"), JaxArray(np.ones(1), weak_type=True)]
     pickled = pickle_object(arrays)
     of_cpu, of_gpu, weak = unpickle_object(pickled)

@@ -117,11 +117,6 @@ def test_a_function_that_the_script_defines_on_the_root_alone(monkeypatch):
         unpickle_object(pickled)
 
 
-def unshared(obj):
-    pickle_object(obj, parts := UnsharedParts())
-    return parts.parts
-
-
 FRAME = pd.DataFrame({"a": [1.0, 2.0], 7: pd.Series([None, "x"], dtype=object), "c": pd.Series([1, "y"], dtype=object)})
 OF_FRAME = ["column 7 of a DataFrame", "column 'c' of a DataFrame"]
 STRINGS = pd.Index(["a", "b", "c"], dtype=object)
@@ -147,5 +142,5 @@ UNSHARED = [
 
 @pytest.mark.parametrize(("obj", "names"), UNSHARED)
 def test_columns_are_reported_once_and_by_name(obj, names):
-    parts = unshared(obj)
-    assert [part.description[: len(name)] for part, name in zip(parts, names, strict=True)] == names
+    pickle_object(obj, parts := UnsharedParts())
+    assert [part.description[: len(name)] for part, name in zip(parts.parts, names, strict=True)] == names
