@@ -71,6 +71,7 @@ class FitsFile(LibraryFile):
         Raises:
             FileError: The first HDU cannot be read. What cannot be read behind it joins `_unread`.
         """
+        no_name = imported("astropy.io.fits", "FITS files").VerifyError  # a card that cannot be parsed
         numbers: dict[str, int] = {}
         end, reason = 0, "no HDU begins there"
         try:
@@ -81,7 +82,9 @@ class FitsFile(LibraryFile):
                     start, end = end, hdu.fileinfo()["datLoc"] + hdu.fileinfo()["datSpan"]
                     if end <= start:
                         raise ValueError(f"HDU {number} ends at byte {end:,}, before it begins")
-                    name = hdu.name
+                    name = ""
+                    with suppress(no_name):
+                        name = hdu.name
                     is_name = name and not name.isdecimal() and name not in numbers
                     numbers[name if is_name else str(number)] = number
         except FileError as error:

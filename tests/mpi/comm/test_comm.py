@@ -273,7 +273,7 @@ def test_an_exception_from_outside_before_a_barrier_of_a_call_cuts_its_rank_off(
         call.ends_in_barrier = True
         if comm.rank == 0:
             raise KeyboardInterrupt
-        call.context.node_collective_comm.barrier()
+        call.context.collective_comm.barrier()
     assert call.context.is_cut_off  # so that it comes to no agreement
     with pytest.raises(ms.MpishareError, match="out of step"):
         ms.fence(comm=ours)

@@ -204,10 +204,11 @@ def test_names(tmp_path):
 
 
 def test_a_name_that_cannot_be_parsed(tmp_path):
-    fits.HDUList([fits.PrimaryHDU(np.zeros(3)), fits.ImageHDU(np.zeros(3), name="bad")]).writeto(tmp_path / "a")
+    images = [fits.ImageHDU(np.full(3, float(number)), name=name) for number, name in enumerate(("bad", "next"), 1)]
+    fits.HDUList([fits.PrimaryHDU(np.zeros(3)), *images]).writeto(tmp_path / "a")
     content = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(content.replace(b"EXTNAME = 'BAD     '", b"EXTNAME = 'BAD      "))
-    assert loaded(tmp_path / "a", "PRIMARY").tolist() == [0, 0, 0]
+    assert {name: items[0] for name, items in loaded(tmp_path / "a").items()} == {"PRIMARY": 0, "1": 1, "NEXT": 2}
     with pytest.raises(FileError, match=r"'bad' of .*: it cannot be read: VerifyError: "):
         inspected(tmp_path / "a", "bad")
 
