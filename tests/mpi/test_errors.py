@@ -261,7 +261,6 @@ DIFFERENCES: tuple[Callable[[bool, Any, Any, Path], Any], ...] = (
     lambda last, a, b, path: ms.allgather(np.ones(2, ">f8" if last else "f8")),
     lambda last, a, b, path: ms.gather(np.ones((2, 4 if last else 3))),
     lambda last, a, b, path: ms.gather(a, root=int(last)),
-    lambda last, a, b, path: ms.map(abs, [1], gather="all" if last else "root"),
     lambda last, a, b, path: ms.load(path / "a.npy", writable=last),
     lambda last, a, b, path: ms.load(path / "a.npy", ["a"] if last else None),
     lambda last, a, b, path: ms.load(path / "a.npy", region=1 if last else None),

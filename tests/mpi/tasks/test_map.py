@@ -235,6 +235,13 @@ def test_an_interrupt_while_the_others_have_tasks(comm, configured, monkeypatch)
     assert ms.map(abs, [-1], gather="all", comm=unwatched) == [1]
 
 
+@pytest.mark.once
+@pytest.mark.ranks(2)
+def test_arguments_that_differ(comm, raised):
+    for kind, message in raised(lambda: ms.map(abs, [1], gather="all" if comm.rank else "root")):
+        assert (kind, "gather='all'" in message) == ("MismatchError", True)
+
+
 @pytest.mark.parametrize("per", ["rank", "node"])
 def test_an_initializer(comm, per):
     made.clear()

@@ -425,11 +425,8 @@ def test_what_libraries_read_of_a_pool(comm):
     assert (set(pool.workers), pool._processes) == (set(range(1, comm.size)), comm.size)
     assert pool._max_workers == pool.num_workers == max(1, comm.size - 1)
     assert copy.copy(pool) is copy.deepcopy({"pool": pool})["pool"] is pool
-    with pytest.raises(ms.ArgumentError, match="only the root, rank 0") if comm.rank else nullcontext():
-        assert pool.map(abs, [-1]) == [1]
     pool.wait()  # until the root closes it
-    for _ in range(2):
-        pool.close()
+    pool.close()
 
 
 class Holder:
@@ -489,6 +486,20 @@ def test_scipy_passes_on_what_map_raises(pool):
     with pytest.raises(ms.MpishareError, match="cannot pickle") as raised:
         differential_evolution(partial(pow, threading.Lock()), [(0, 1)], workers=pool.map, updating="deferred")
     assert type(raised.value.__cause__) is ms.SpecError
+
+
+def test_a_pool_that_is_closed(comm):
+    pool = ms.Pool(comm)
+    if comm.rank == 0:
+        pool.close()
+        pool.close()
+        for call in (lambda: pool.map(abs, [1]), lambda: pool.submit(abs, 1), lambda: pool.starmap(pow, [])):
+            with pytest.raises(ms.ArgumentError, match="closed"):
+                call()
+    else:
+        with pytest.raises(ms.ArgumentError, match="only the root, rank 0"):
+            pool.map(abs, [1])
+        pool.serve()
 
 
 class AwkwardError(ValueError):

@@ -66,12 +66,12 @@ def hdf5_damaged_strings(path):
         bad.id.write_direct_chunk((0,), b"no deflated bytes")
 
 
-def npz_with(path, member, compress_type=zipfile.ZIP_STORED):
+def npz_with(path, member):
     """An archive whose member "bad" has these bytes."""
     with path.open("wb") as file:
         np.savez(file, good=GOOD)
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("bad.npy", member, compress_type)
+        archive.writestr("bad.npy", member)
 
 
 def npy_bytes(dtype="<f8"):
@@ -180,8 +180,6 @@ BAD: dict[str, Callable[[Path], None]] = {
     "npz, objects": lambda path: npz_with(path, npy_bytes("|O")),
     "npz, text": lambda path: npz_with(path, b"no array at all"),
     "npz, damaged header": lambda path: npz_with(path, npy_bytes().replace(b"'descr'", b"'escr' ")),
-    "npz, short": lambda path: npz_with(path, npy_bytes()[:-1]),
-    "npz, short and deflated": lambda path: npz_with(path, npy_bytes()[:-1], zipfile.ZIP_DEFLATED),
     "npz, encrypted": lambda path: npz_in_central_directory(path, 6, 1),
     "npz, unknown compression": lambda path: npz_in_central_directory(path, 8, 97),
     "npz, damaged deflate": lambda path: npz_in_central_directory(path, 8, zipfile.ZIP_DEFLATED),
@@ -191,9 +189,6 @@ BAD: dict[str, Callable[[Path], None]] = {
     "zarr, damaged strings": zarr_damaged_strings,
     "FITS, no such format": lambda path: fits_with(path, b"TFORM2  = 'D       '", b"TFORM2  = 'Y       '"),
     "FITS, a wrong length": lambda path: fits_with(path, b"NAXIS1  =                   12", b"NAXIS1  = 11"),
-    "FITS, a negative length": lambda path: fits_with(path, b"NAXIS1  =                   12", b"NAXIS1  = -1"),
-    "FITS, a huge length": lambda path: fits_with(path, b"NAXIS1  =                   12", b"NAXIS1  = 3000000000"),
-    "FITS, a negative number of rows": lambda path: fits_with(path, b"NAXIS2  =                    3", b"NAXIS2  = -1"),
     "FITS, an unknown extension": lambda path: fits_with(path, b"XTENSION= 'BINTABLE'", b"XTENSION= 'NOTHING '"),
 }
 for version, name in itertools.product(ZARR_VERSIONS, ZARR):
@@ -214,7 +209,7 @@ def test_the_others_are_loaded(path):
     """One warning names each that is left out; it alone is an error, and `stored` says why."""
     assert loaded(path).keys() == {"good"}
     assert loaded(path)["good"].tolist() == loaded(path, "good").tolist() == GOOD.tolist()
-    (text,) = [text for text in inspected(path).left_out if not text.startswith("what follows HDU")]
+    (text,) = inspected(path).left_out
     assert text.partition(" ")[2].lstrip("'/").startswith("bad': ")
     described = {name.lstrip("/"): array for name, array in stored(path).items()}
     assert described.keys() == {"good", "bad"}

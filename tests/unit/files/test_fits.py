@@ -203,6 +203,22 @@ def test_names(tmp_path):
             inspected(tmp_path / "b", name)
 
 
+LENGTHS = [("NAXIS1", -1), ("NAXIS1", 3_000_000_000), ("NAXIS2", -1)]
+
+
+@pytest.mark.parametrize(("keyword", "length"), LENGTHS)
+def test_a_table_of_a_length_that_no_array_has(tmp_path, keyword, length):
+    fits.HDUList([fits.PrimaryHDU(), fits.BinTableHDU(np.ones(3, "f4,f8"), name="T")]).writeto(tmp_path / "a")
+    with (tmp_path / "a").open("rb+") as file:
+        start = file.read().rindex(f"{keyword}  = ".encode())
+        file.seek(start + 10)
+        file.write(f"{length:20}".encode())
+    assert stored(tmp_path / "a")["T"].layout == "unknown"
+    with pytest.raises(FileError, match=str(length)) as caught:
+        inspected(tmp_path / "a", "T")
+    assert str(caught.value).count(str(tmp_path)) == 1
+
+
 def test_a_name_that_cannot_be_parsed(tmp_path):
     images = [fits.ImageHDU(np.full(3, float(number)), name=name) for number, name in enumerate(("bad", "next"), 1)]
     fits.HDUList([fits.PrimaryHDU(np.zeros(3)), *images]).writeto(tmp_path / "a")

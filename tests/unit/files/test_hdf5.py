@@ -313,6 +313,22 @@ def test_a_file_that_is_open_for_writing(path):
             inspected(path)
 
 
+def test_damaged_chunks_and_strings(path):
+    """The rest of the dataset can be read."""
+    array = np.random.default_rng(1).integers(0, 9, (100, 100))
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("a", data=array, chunks=(50, 50), compression="gzip")
+        start = made.id.get_chunk_info(2).byte_offset + 10
+        file.create_dataset("strings", data=["long enough to find" * 9] * 3, dtype=STRING)
+    content = bytearray(path.read_bytes().replace(b"GCOL", b"XXXX"))
+    content[start : start + 490] = bytes(byte ^ 0xFF for byte in content[start : start + 490])
+    path.write_bytes(content)
+    for name in ("a", "strings"):
+        with pytest.raises(FileError, match=rf"dataset '/{name}' of .*a\.h5: "):
+            loaded(path, name)
+    assert loaded(path, "a", np.s_[:50]).tolist() == array[:50].tolist()
+
+
 def test_a_chunk_shorter_than_its_checksum(path):
     """HDF5 ends in a segmentation fault when it reads one."""
     with h5py.File(path, "w") as file:

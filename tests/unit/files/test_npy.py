@@ -123,3 +123,12 @@ def test_damaged_members(tmp_path):
     (tmp_path / "a.npz").write_bytes(content)
     with pytest.raises(FileError, match=r"'a' of .*a\.npz: it cannot be read"):
         loaded(tmp_path / "a.npz")
+
+
+def test_a_member_shorter_than_its_array(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(1000))
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(tmp_path / "a.npz", "w", compression) as archive:
+            archive.writestr("a.npy", (tmp_path / "a.npy").read_bytes()[:-1])
+        with pytest.raises(FileError, match="is truncated: it has 8,127 bytes; 8,128 are needed"):
+            inspected(tmp_path / "a.npz")

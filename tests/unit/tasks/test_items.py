@@ -1,6 +1,7 @@
 """Items in batches and packed in groups: few in memory at a time, and few pickles."""
 
 import pickle
+from itertools import count, islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,6 +26,21 @@ def test_batches_of_an_iterator_grow():
     while not (batch := source.next())[0]:
         lengths.append(len(batch[1]))
     assert lengths == [8, 64, 28]
+
+
+def test_an_iterator_that_changes_its_array_is_read_to_a_number_of_bytes():
+    read, row = count(), np.zeros(1 << 19)  # 4 MiB, the same array again and again
+
+    def rows():
+        for number in islice(read, 12):
+            row[:] = number
+            yield row
+
+    source = Batches(rows(), comm_of(100))
+    for first in (0, 4):
+        _, items = source.next()
+        assert [row.max() for row in items[0 : len(items)]] == list(range(first, first + 4))
+    assert next(read) == 8
 
 
 def test_an_error_of_the_iterator_comes_after_its_items():
