@@ -18,6 +18,8 @@ _DTYPE_STR = re.compile(r"[<>|][biufcSUVmM]\d{0,10}(\[\d{0,10}[a-zA-Zμ]+\])?")
 
 _NUMBER_KINDS = "biufc"
 
+HAS_NUMPY_2 = int(np.__version__.split(".")[0]) >= 2
+
 _BUILT_IN = 1
 """dtype.isbuiltin of NumPy's own numbers in this machine's byte order."""
 

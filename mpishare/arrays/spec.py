@@ -20,7 +20,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mpishare.arrays.dtypes import check_dtype, empty_array, is_native_number, rebuild
+from mpishare.arrays.dtypes import HAS_NUMPY_2, check_dtype, empty_array, is_native_number, rebuild
 from mpishare.arrays.dtypes import describe as describe_dtype
 from mpishare.arrays.raw import Block
 from mpishare.errors import ArgumentError, SpecError
@@ -29,7 +29,7 @@ Order = Literal["C", "F"]
 _T = TypeVar("_T")
 ShapeLike: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
 
-MAX_DIMS = 64 if int(np.__version__.split(".")[0]) >= 2 else 32
+MAX_DIMS = 64 if HAS_NUMPY_2 else 32
 """NPY_MAXDIMS of NumPy 2 and of NumPy 1."""
 
 PLAIN_CLASSES = (np.ndarray, np.memmap)

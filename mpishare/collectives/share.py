@@ -250,8 +250,7 @@ def _stored(
 ) -> Segment:
     """Node memory with the bytes of `source`, in what the root has reserved and filled if there is such. Collective."""
     topology, root = context.topology, options.root
-    if reserved is None:
-        reserved = _reserved(context, header.nbytes, options)
+    reserved = reserved or _reserved(context, header.nbytes, options)
     if reserved is not None:
         if topology.n_nodes > 1:
             broadcast(context, root, np.frombuffer(reserved.content, np.uint8))

@@ -25,8 +25,8 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
 
     Attributes:
         context: The context of the communicator, or with the scope "node" of the ranks of this node.
-        ends_in_barrier: Whether the ranks meet in a barrier after what follows, which is in no agreement. Then an
-            exception from outside cuts this rank off: the others come to no agreement.
+        ends_in_barrier: Whether the rest of the call is in no agreement and ends in a barrier. Then an exception from
+            outside cuts this rank off: the others may be in the barrier.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         self._is_for_all = scope != "node"
         if blocks:  # nearly never
             refuse_alone(name, comm if self._is_for_all or meets_other_scopes else topology(comm).node_comm)
-        self._blocks = tuple(blocks) if blocks else ()
+        self._blocks = tuple(blocks)
         self._begun = this_thread.begun
         self._name = name
         self._of_all = context = context_of(comm)

@@ -68,10 +68,12 @@ class FitsFile(LibraryFile):
     def _numbers(self) -> dict[str, int]:
         """The number of each HDU by EXTNAME; by itself as a string, where that is none, a number, or an earlier one's.
 
+        An EXTNAME that cannot be parsed is none.
+
         Raises:
             FileError: The first HDU cannot be read. What cannot be read behind it joins `_unread`.
         """
-        no_name = imported("astropy.io.fits", "FITS files").VerifyError  # a card that cannot be parsed
+        cannot_be_parsed = imported("astropy.io.fits", "FITS files").VerifyError
         numbers: dict[str, int] = {}
         end, reason = 0, "no HDU begins there"
         try:
@@ -83,7 +85,7 @@ class FitsFile(LibraryFile):
                     if end <= start:
                         raise ValueError(f"HDU {number} ends at byte {end:,}, before it begins")
                     name = ""
-                    with suppress(no_name):
+                    with suppress(cannot_be_parsed):
                         name = hdu.name
                     is_name = name and not name.isdecimal() and name not in numbers
                     numbers[name if is_name else str(number)] = number

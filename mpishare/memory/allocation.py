@@ -79,7 +79,8 @@ class Reservation:
     stays free until all ranks `commit`. To drop a reservation takes nothing.
 
     Attributes:
-        nbytes: The bytes of the array.
+        nbytes: The size of the array.
+        content: The bytes of the array, writable.
     """
 
     __slots__ = ("_context", "_pool", "content", "nbytes")
