@@ -68,6 +68,23 @@ def test_rows_whose_dtype_equals_that_of_numpy_and_is_another_object(comm, dtype
         ms.fence(scope="all")
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["allgather", "allreduce", "bcast"])
+def test_what_differs_from_the_last_call_is_checked(comm, raised, name):
+    """Another array on one rank, and one that has become read-only."""
+    ones, shape, last = np.ones((1 if name == "allgather" else comm.size, 3)), (comm.size, 3), comm.size - 1
+    kept, other = ms.zeros(shape), ms.zeros(shape)
+
+    def call(array):
+        return ms.bcast(array) if name == "bcast" else getattr(ms, name)(ones, out=array)
+
+    call(kept)
+    assert_refused_alike(raised(lambda: call(other if comm.rank == last else kept)), "MismatchError", f"rank {last}: ")
+    call(kept)
+    kept.flags.writeable = False
+    assert_refused_alike(raised(lambda: call(kept)), "SpecError", "is read-only")
+
+
 @pytest.mark.parametrize("n_more", [0, 1], ids=["as many on each rank", "different numbers"])
 @pytest.mark.parametrize("columns", [3, 30_000])
 def test_rows_that_lie_where_those_of_other_ranks_go(comm, columns, n_more):
