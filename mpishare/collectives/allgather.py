@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +117,8 @@ _FEW_BYTES = 64 << 10
 """Up to this size it counts that a barrier takes less time than an agreement."""
 
 
-class _Plan(NamedTuple):
+@dataclass(frozen=True)
+class _Plan:
     """What the arguments of a call mean.
 
     Attributes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +24,11 @@ from mpishare.comm.agreement import PAYLOAD_BYTES, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError
-from mpishare.memory.allocation import node_memory
+from mpishare.memory.allocation import kept_memory, node_memory
 from mpishare.memory.backends import check_backend
 from mpishare.memory.segment import segment_of
 from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
-from mpishare.transfer.reduce import Operation, Reduction, is_few, operation_of
+from mpishare.transfer.reduce import FewItems, FewMemory, Operation, Reduction, is_few, operation_of
 
 _T = TypeVar("_T", bound="NDArray[Any] | complex | np.number[Any] | np.bool_")
 _NUMBERS = (int, float, complex, np.number, np.bool_)
@@ -116,27 +118,33 @@ def allreduce(
         flags = _IS_C_ORDER if plan.spec.order == "C" else 0
         if plan.of_nodes or not items.flags.owndata:  # else they are neither in node memory nor in `out`
             flags |= _checked(items, target, plan.of_nodes, topology.node_size)
-        reduction = plan.reduction or Reduction(context, plan.operation, items, of_nodes=plan.of_nodes)
+        few = plan.few
+        if few is not None:
+            few.write(items)
+            run: Callable[[NDArray[Any], bool], None] = few.run
+        else:
+            run = partial(Reduction(context, plan.operation, items, of_nodes=plan.of_nodes).run, items)
         flags = call.agree(plan.call, _PAYLOADS[flags])[0]
         if flags & _IS_NODE_SHARED and topology.size > topology.n_nodes:
             _check_distinct(context, items)
+        if plan.is_few and few is None:
+            _obtain_memory(context)
         if target is not None:
-            if plan.reduction is not None and reduction.is_gathered:  # without any allocation, so that no rank fails
+            if few is not None:  # without any allocation, so that no rank fails
                 call.ends_in_barrier = True
-                run = reduction.gather if plan.is_direct else reduction.run
-                run(items, target, plan.is_shared)
+                run(target, plan.is_shared)
                 if is_number:
                     return _number(target, local)
                 context.node_collective_comm.barrier()
                 return out  # type: ignore[return-value]
-            with agree(context.node_collective_comm if reduction.is_gathered else context.collective_comm):
-                reduction.run(items, target, plan.is_shared)
+            with agree(context.collective_comm):
+                run(target, plan.is_shared)
             return _number(target, local) if is_number else out  # type: ignore[return-value]
-        spec, node_scope = plan.spec, "node" if reduction.is_gathered else "all"
+        spec, scope = plan.spec, "all" if few is None else "node"
         if flags & _IS_C_ORDER and spec.order == "F":
             spec = replace(spec, order="C")
-        with node_memory(context, spec.nbytes, backend=plan.backend, made_by="allreduce", scope=node_scope) as segment:
-            reduction.run(items, segment.view(spec), segment.origin.is_shared)
+        with node_memory(context, spec.nbytes, backend=plan.backend, made_by="allreduce", scope=scope) as segment:
+            run(segment.view(spec), segment.origin.is_shared)
         return plan.kind.around(segment.view(spec))  # type: ignore[return-value]
 
 
@@ -151,7 +159,8 @@ def _number(array: NDArray[Any], given: _T) -> _T:
     return array[()] if isinstance(given, np.generic) else array.item()  # type: ignore[return-value]
 
 
-class _Plan(NamedTuple):
+@dataclass(frozen=True)
+class _Plan:
     """What the arguments of a call mean.
 
     Attributes:
@@ -162,8 +171,8 @@ class _Plan(NamedTuple):
         backend: What `check_backend` returned.
         is_shared: Whether all ranks of the node see the same bytes of `out`.
         of_nodes: Whether the array of a node counts once.
-        reduction: A reduction of few bytes, which keeps its memory; else None.
-        is_direct: Whether it may send the items from where they are, and write the result where it is to be.
+        is_few: Whether one rank of each node is to reduce the items.
+        few: How it does; None of more bytes, and as long as there is no memory for it.
     """
 
     call: str
@@ -173,8 +182,8 @@ class _Plan(NamedTuple):
     backend: str | None
     is_shared: bool
     of_nodes: bool
-    reduction: Reduction | None
-    is_direct: bool
+    is_few: bool
+    few: FewItems | None
 
 
 class _LastPlan(LastCall[_Plan]):
@@ -200,10 +209,19 @@ class _LastPlan(LastCall[_Plan]):
         if out is not None and not spec.fits(target):
             given = f"local is {spec.dtype} of shape {spec.shape}"
             raise SpecError(f"out is {target.dtype} of shape {target.shape}, but {given}.")
-        reduction = Reduction(context, operation, items, of_nodes=of_nodes) if is_few(context, spec.nbytes) else None
-        is_direct = items.flags.c_contiguous and (target is None or target.flags.c_contiguous)
+        memory, is_few_bytes = context.cached(FewMemory), not of_nodes and is_few(context, spec.nbytes)
+        few = FewItems(context, operation, spec, memory) if is_few_bytes and memory.blocks else None
         is_shared = is_in_shared_memory(target)
-        return _Plan(call, operation, spec, kind, backend, is_shared, of_nodes, reduction, is_direct)
+        return _Plan(call, operation, spec, kind, backend, is_shared, of_nodes, is_few_bytes, few)
+
+
+def _obtain_memory(context: Context) -> None:
+    """Obtains the memory for few bytes, unless it is known that there is none. Collective over the communicator."""
+    memory = context.cached(FewMemory)
+    if memory.blocks is None:
+        block = kept_memory(context, 2 * memory.nbytes)
+        memory.blocks = () if block is None else (block[: memory.nbytes], block[memory.nbytes :])
+        context.cached(_LastPlan).forget()
 
 
 def _checked(local: NDArray[Any], out: NDArray[Any] | None, of_nodes: bool, node_size: int) -> int:

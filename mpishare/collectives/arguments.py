@@ -125,3 +125,7 @@ class LastCall(Generic[_Plan]):
             self._plan, self._facts, self._out = plan, facts, NoneType if out is None else ref(out)
             self._dtype = array.dtype if is_native_number(array.dtype) else None
         return self._plan  # type: ignore[no-any-return]
+
+    def forget(self) -> None:
+        """Makes the next plan anew."""
+        self._dtype = None

@@ -69,8 +69,7 @@ class CollectiveComm:
         self._messages = comm if over_all is None else over_all
         self._allreduce, self._barrier = self._blocking("Allreduce"), self._blocking("Barrier")
         self._bcast, self._alltoallv = self._blocking("Bcast"), self._blocking("Alltoallv")
-        self._gather, self._allgather = self._blocking("Gather"), self._blocking("Allgather")
-        self._allgatherv = self._blocking("Allgatherv")
+        self._allgather, self._allgatherv = self._blocking("Allgather"), self._blocking("Allgatherv")
         self._bits = memoryview(b"")  # of `allreduce_or`, mostly of the size of the last call
         self._reduction: tuple[Any, ...] = ()
 
@@ -165,11 +164,6 @@ class CollectiveComm:
         """Copies the `block` of `root` to the blocks of all other ranks."""
         count_wait()
         self._bcast([block, mpi.BYTE], root)
-
-    def gather(self, block: Any, blocks: Any) -> None:
-        """Fills the `blocks` of rank 0 like `allgather`. The others may return before it has called."""
-        count_wait()
-        self._gather([block, mpi.BYTE], [blocks, mpi.BYTE] if self.rank == 0 else None)
 
     def allgather(self, block: Any, blocks: Any) -> None:
         """Fills `blocks` with the blocks of all ranks, which have one length, in the order of the ranks."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from mpishare.arrays.raw import Block
 from mpishare.comm.agreement import PAYLOAD_BYTES, Agreement, Severity, agree, severity_of
 from mpishare.comm.context import Context
 from mpishare.errors import MpishareError
 from mpishare.host import memory as host_memory
-from mpishare.memory.backends import obtain
+from mpishare.memory.backends import check_backend, obtain
 from mpishare.memory.mapping import Mapping, Origin
 from mpishare.memory.pool import LARGEST_SLOT_BYTES, Slot, SlotPool, slot_bytes
 from mpishare.memory.segment import Segment
@@ -104,17 +107,36 @@ def offered(context: Context, nbytes: int, backend: str | None) -> Reservation |
     return Reservation(context, pool, nbytes) if pool is not None and pool.free else None
 
 
+def kept_memory(context: Context, nbytes: int) -> Block | None:
+    """Memory of each node that no array gets, to which its ranks may write; None where there is none, or none is kept.
+
+    Collective:
+        Over the communicator.
+    """
+    pools, backend = context.cached(_Pools), check_backend(None, context)
+    if not pools.keeps:
+        return None
+    try:
+        memory, _, is_shared = pools.obtain(context, nbytes, backend, writable=True)
+    except MpishareError as error:
+        if severity_of(error, context.topology.size) == Severity.FATAL:
+            raise
+        return None
+    return np.frombuffer(memory.content(nbytes), np.uint8) if is_shared else None
+
+
 class _Pools:
     """The memory of the arrays over one communicator.
 
     Attributes:
         pools: By the request for backends and the size of slots; None is the size of slots with memory of their own.
+        keeps: Whether memory is kept; the same on all ranks, whatever memory they have.
     """
 
     def __init__(self, context: Context) -> None:
         self.pools: dict[tuple[str | None, int | None], SlotPool] = {}
         self._limit = context.config.recycle_bytes(host_memory.memory_bytes()) // 2
-        self._keeps = context.config.recycle_bytes(1 << 40) > 0  # the same on all ranks, whatever memory they have
+        self.keeps = context.config.recycle_bytes(1 << 40) > 0
         self._count = 0  # of the arrays made
         self._refused_until: dict[str | None, int] = {}  # in arrays made
 
@@ -127,7 +149,7 @@ class _Pools:
     def slot_for(self, context: Context, nbytes: int, backend: str | None, writable: bool) -> Slot:
         """A slot for an array of `nbytes`. Collective over the communicator."""
         self._count += 1
-        if nbytes <= LARGEST_SLOT_BYTES and self._keeps:
+        if nbytes <= LARGEST_SLOT_BYTES and self.keeps:
             pool = self._pool(backend, slot_bytes(nbytes))
             if not pool.free:
                 pool.free = pool.find_free(context)[::-1]
@@ -137,9 +159,9 @@ class _Pools:
                 return pool.free.pop()
         slot = self._pool(backend, None).reused(context, nbytes)
         if slot is None:
-            memory, origin, is_shared = self._obtain(context, nbytes, backend, writable)
+            memory, origin, is_shared = self.obtain(context, nbytes, backend, writable)
             slot = Slot(memory, origin, nbytes)
-            if is_shared and self._keeps:
+            if is_shared and self.keeps:
                 self._pool(backend, None).add(slot)
         return slot
 
@@ -150,7 +172,7 @@ class _Pools:
             return
         nbytes = pool.wanted_bytes()
         try:
-            memory, origin, _ = self._obtain(context, nbytes, backend, writable=True)
+            memory, origin, _ = self.obtain(context, nbytes, backend, writable=True)
             with agree(context.collective_comm):
                 slots = pool.cut(memory, origin, nbytes)
             self._pool(backend, pool.slot_bytes).add_slab(slots)
@@ -160,7 +182,7 @@ class _Pools:
             # The array gets memory of its own, or raises that allocation's error.
             self._refused_until[backend] = self._count + _ARRAYS_WITHOUT_SLAB
 
-    def _obtain(
+    def obtain(
         self, context: Context, nbytes: int, backend: str | None, writable: bool
     ) -> tuple[Mapping, Origin, bool]:
         """New memory on every node, or an error on every rank; and whether the ranks share it on all nodes.
@@ -181,4 +203,4 @@ class _Pools:
                 raise
         # Where memory is short, all slots that no array uses are given back, and the pools begin anew.
         self.pools.clear()
-        return self._obtain(context, nbytes, backend, writable)
+        return self.obtain(context, nbytes, backend, writable)

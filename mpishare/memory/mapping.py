@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import resource
@@ -145,6 +146,12 @@ class Mapping:
         twin = self.of_pages(self.address, self._start + self._length - self.address)
         twin.protect()
         return twin
+
+    def content(self, nbytes: int) -> memoryview:
+        """The first `nbytes`, writable. The map stays as long as a view of them."""
+        buffer = (ctypes.c_uint8 * nbytes).from_address(self.address)
+        buffer.mapping = self  # type: ignore[attr-defined]
+        return memoryview(buffer).cast("B")
 
     def protect(self) -> None:
         """Makes the pages read-only: a stray write ends the process that does it and no other.

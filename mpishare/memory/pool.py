@@ -45,7 +45,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Callable
@@ -249,9 +248,7 @@ class SlotPool:
             readable = memory.read_only_twin()
         except OSError as error:
             raise BackendError(f"{origin.backend} has no second, read-only map for small arrays: {error}") from error
-        buffer = (ctypes.c_uint8 * nbytes).from_address(memory.address)
-        buffer.memory = memory  # type: ignore[attr-defined]  # which is kept with every view of the bytes
-        content, size = memoryview(buffer).cast("B"), self.slot_bytes or nbytes
+        content, size = memory.content(nbytes), self.slot_bytes or nbytes
         parts = [slice(start, start + size) for start in range(0, nbytes, size)]
         return [Slot.of_slab(memory, origin, readable, content, part) for part in parts]
 

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from mpishare.arrays import slices
 from mpishare.arrays.dtypes import HAS_NUMPY_2
+from mpishare.arrays.raw import Block, bytes_of
 from mpishare.arrays.slices import LINE_BYTES
+from mpishare.arrays.spec import Spec
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred
 from mpishare.comm.communicator import CollectiveComm
@@ -22,8 +24,8 @@ from mpishare.transfer.node_fill import broadcast_in_node
 
 Array = NDArray[Any]
 
-_MAX_GATHERED_BYTES = 32 << 10
-"""Up to this size, over all ranks, one rank reduces the items of all: one collective of MPI in place of three."""
+_FEW_BYTES = 32 << 10
+"""Up to this size, over all ranks, one rank of each node reduces the items of all; see `FewItems`."""
 
 _PIECE_BYTES, _MAX_PIECE_BYTES = 1 << 20, 64 << 20
 """Bytes that the ranks of a node reduce at a time, and the leaders for each node; and the leaders at most."""
@@ -58,9 +60,9 @@ class Operation(NamedTuple):
         """
         result, *others = inputs
         if not others:
-            out[:] = result
+            out[...] = result
         for array in others:
-            _run_quietly(self.function, result.copy() if out.size == 1 else result, array, out=out)
+            _run_quietly(self.function, result.copy() if out.size == 1 else result, array, out)
             result = out
 
 
@@ -71,17 +73,17 @@ if HAS_NUMPY_2:
     _QUIET.run(np.seterr, all="ignore")
 
 
-def _run_quietly(function: np.ufunc, *args: Array, out: Array) -> None:
+def _run_quietly(function: np.ufunc, first: Array, second: Array, out: Array) -> None:
     """Runs a function of NumPy. An overflow is a value, as in MPI; a warning could be an error.
 
     `errstate` would take as long as the rest of a small reduction. A context runs once at a time, and a signal's
     handler may reduce, too: so each time another copy of it.
     """
     if HAS_NUMPY_2:
-        _QUIET.copy().run(function, *args, out=out)
+        _QUIET.copy().run(function, first, second, out=out)
         return
     with np.errstate(all="ignore"):
-        function(*args, out=out)
+        function(first, second, out=out)
 
 
 def operation_of(op: mpi.Op | np.ufunc | str | None) -> Operation:
@@ -135,20 +137,80 @@ def _cure(dtype: np.dtype[Any]) -> str:
 
 
 def is_few(context: Context, nbytes: int) -> bool:
-    """Whether the items of all ranks, of which each has `nbytes`, are gathered."""
-    return context.topology.size * nbytes <= _MAX_GATHERED_BYTES
+    """Whether arrays of `nbytes` on each rank are reduced by one rank of a node, with a `FewItems`."""
+    return context.topology.size * nbytes <= _FEW_BYTES
+
+
+class FewMemory:
+    """Where the ranks of a node bring few bytes to one another, on one communicator.
+
+    Attributes:
+        blocks: Two blocks of `nbytes`, each the same memory on all ranks of the node, on every node; None before they
+            are made, and no block where there is no such memory.
+        nbytes: How much the items of the ranks of this node take at most, if they are few.
+        turn: How many calls have used them.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.blocks: Sequence[Block] | None = None
+        self.nbytes = _FEW_BYTES + context.topology.node_size * LINE_BYTES
+        self.turn = 0
+
+
+class FewItems:
+    """A reduction of few bytes, in memory that is kept: within a node no message brings the items.
+
+    The rules:
+    1. A rank writes its items to its row of that memory before the ranks agree on the call. So after the agreement all
+       ranks of a node see all its rows.
+    2. Calls take the two blocks in turn. So a rank that writes for a call has left the agreement of the call before,
+       into which each rank came when it had read the rows of the call before that, which were in the same block.
+    """
+
+    def __init__(self, context: Context, operation: Operation, spec: Spec, memory: FewMemory) -> None:
+        """Takes the rows from `memory`, which has blocks. Local; may raise MemoryError."""
+        topology, row_bytes = context.topology, slices.round_up(spec.nbytes, LINE_BYTES)
+        self._context, self._operation, self._memory = context, operation, memory
+        starts = [row_bytes * rank for rank in range(topology.node_size)]
+        self._rows = [[spec.view(block[start:]) for start in starts] for block in memory.blocks or ()]
+        nodes = np.empty((topology.n_nodes, *spec.shape), spec.dtype)
+        self._of_node, self._nodes = np.empty(spec.shape, spec.dtype), nodes
+        self._node_rows = [nodes[node, ...] for node in range(topology.n_nodes)]
+
+    def write(self, items: Array) -> None:
+        """Writes the items of this rank, before the ranks agree. Local."""
+        self._rows[self._memory.turn % 2][self._context.topology.node_rank][...] = items
+
+    def run(self, out: Array, is_shared: bool) -> None:
+        """Reduces the items of all ranks into the memory of each node. An agreement or a barrier must follow.
+
+        Args:
+            out: The result on this node, a contiguous array.
+            is_shared: Whether all ranks of the node see the same bytes.
+
+        Collective:
+            Over the communicator, but a rank may return before others have come.
+        """
+        topology, rows = self._context.topology, self._rows[self._memory.turn % 2]
+        self._memory.turn += 1
+        if topology.n_nodes == 1:
+            if topology.is_leader or not is_shared:
+                self._operation.fold(rows, out)
+            return
+        if self._context.leader_comm is not None:
+            self._operation.fold(rows, self._of_node)
+            self._context.leader_comm.allgather(self._of_node, self._nodes)
+            self._operation.fold(self._node_rows, out)
+        if not is_shared:
+            broadcast_in_node(self._context, 0, bytes_of(out))
 
 
 class Reduction:
-    """One reduction on one rank.
+    """One reduction of any size, on one rank.
 
-    Few bytes are gathered: each leader gets the items of all ranks and reduces them. More are exchanged: the
-    ranks of a node each get one part of all arrays of the node and reduce it, then the leaders do the same with the
+    The ranks of a node each get one part of all arrays of the node and reduce it, then the leaders do the same with the
     results of the nodes. So each item is reduced once, and all nodes get the same bits, whatever the MPI library and
     its MPI_Allreduce.
-
-    Attributes:
-        is_gathered: Whether the items of all ranks are gathered.
     """
 
     def __init__(self, context: Context, operation: Operation, local: Array, *, of_nodes: bool = False) -> None:
@@ -158,19 +220,14 @@ class Reduction:
         """
         topology = context.topology
         self._context, self._operation, self._dtype, self._of_nodes = context, operation, local.dtype, of_nodes
-        self.is_gathered = not of_nodes and is_few(context, local.nbytes)
         self._leaders_bytes = min(topology.n_nodes * _PIECE_BYTES, _MAX_PIECE_BYTES)
-        piece = local.nbytes if self.is_gathered else min(local.nbytes, _PIECE_BYTES)
-        received = piece * topology.size if self.is_gathered else piece + topology.node_size * LINE_BYTES
-        if topology.is_leader and not self.is_gathered:
+        piece = min(local.nbytes, _PIECE_BYTES)
+        received = piece + topology.node_size * LINE_BYTES
+        if topology.is_leader:
             received = max(received, min(local.nbytes, self._leaders_bytes) + topology.n_nodes * LINE_BYTES)
         self._received = np.empty(received, np.uint8)
-        n_items = piece // local.itemsize
         # Not where the items are sent from their own memory: glibc gives back two such buffers with each call.
-        self._sent = np.empty(0 if local.flags.forc else n_items, local.dtype)
-        if self.is_gathered:
-            self._rows = [*self._received.view(local.dtype).reshape(topology.size, n_items)]
-            self._node_rows = [*np.empty((topology.n_nodes, n_items), local.dtype)]
+        self._sent = np.empty(0 if local.flags.forc else piece // local.itemsize, local.dtype)
 
     def run(self, local: Array, out: Array, is_shared: bool) -> None:
         """Reduces the arrays of all ranks into the memory of each node. An agreement or a barrier must follow.
@@ -187,15 +244,8 @@ class Reduction:
         if out.flags.fnc:
             local, out = local.T, out.T
         result = out.reshape(-1)
-        if self.is_gathered and local.flags.c_contiguous:  # else a copy may fail, and the others wait for the message
-            self.gather(local, result, is_shared)
-            return
         self._deferred = Deferred()
         items: Any = local.reshape(-1) if local.flags.c_contiguous else local.flat
-        if self.is_gathered:
-            self.gather(self._contiguous(items, slice(0, result.size)), result, is_shared)
-            self._deferred.raise_first()
-            return
         for piece in slices.chunks(result.size, _PIECE_BYTES // result.itemsize):
             if topology.node_size == 1 or self._of_nodes:
                 with self._deferred:
@@ -218,24 +268,6 @@ class Reduction:
             self._sent[: piece.stop - piece.start] = items[piece]
         sent = self._sent if self._sent.size else items.base.ravel(order="K")  # others wait for as many bytes
         return sent[: piece.stop - piece.start]
-
-    def gather(self, sent: Array, result: Array, is_shared: bool) -> None:
-        """Brings the items of all ranks to those that reduce them, the leaders or all: first those of each node.
-
-        What `run` does where all items are gathered, and those of this rank and the result are contiguous.
-        """
-        topology, rows = self._context.topology, self._rows
-        if is_shared and topology.n_nodes == 1:
-            self._context.collective_comm.gather(sent, self._received)
-        else:
-            self._context.collective_comm.allgather(sent, self._received)
-        if is_shared and not topology.is_leader:
-            return
-        if topology.n_nodes > 1:
-            for ranks, of_node in zip(topology.placement.nodes, self._node_rows, strict=True):
-                self._operation.fold([rows[rank] for rank in ranks], of_node)
-            rows = self._node_rows
-        self._operation.fold(rows, result.reshape(-1))
 
     def _exchange(self, comm: CollectiveComm, sent: Array, result: Array, *, gathers: bool) -> None:
         """Brings one part of the items of all ranks of `comm` to each of them, which reduces it into `result`.

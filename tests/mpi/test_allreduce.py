@@ -1,6 +1,8 @@
 """allreduce: the same bits on all ranks, in the order that is promised, one copy per node."""
 
 import functools
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,3 +152,24 @@ def test_operations_that_no_function_of_numpy_does(raised):
         errors = raised(functools.partial(ms.allreduce, np.ones(3), op))
         assert all(error == "ArgumentError" and "comm.Allreduce takes one of" in text for error, text in errors)
     created.Free()
+
+
+def test_a_rank_in_the_next_call_does_not_write_what_others_still_read(comm):
+    for turn in range(3000):
+        results = [ms.allreduce(1000 * turn + comm.rank, op) for op in ("min", "max")]
+        assert results == [1000 * turn, 1000 * turn + comm.size - 1]
+        if turn % comm.size == comm.rank:
+            os.sched_yield()  # so that each rank is the last one now and then
+
+
+def test_the_memory_for_few_bytes_is_freed_with_its_communicator(comm):
+    def maps():
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    counts = []
+    for _ in range(20):
+        duplicate = comm.Dup()
+        assert [ms.allreduce(1, comm=duplicate) for _ in range(3)] == [comm.size] * 3
+        duplicate.Free()
+        counts.append(maps())
+    assert counts[-1] <= counts[9]
