@@ -86,25 +86,29 @@ class Reservation:
         content: The bytes of the array, writable.
     """
 
-    __slots__ = ("_context", "_pool", "content", "nbytes")
+    __slots__ = ("_backend", "_context", "_pool", "content", "nbytes")
 
-    def __init__(self, context: Context, pool: SlotPool, nbytes: int) -> None:
+    def __init__(self, context: Context, pool: SlotPool, nbytes: int, backend: str | None) -> None:
         self._context = context
         self._pool = pool
+        self._backend = backend
         self.nbytes = nbytes
         self.content = pool.free[-1].content[:nbytes]
 
     def commit(self, made_by: str) -> Segment:
-        """The memory of the array, filled and read-only. Local, but all ranks must call it."""
-        segment = Segment(self._pool.free.pop(), self.nbytes, self._context.new_keys(), made_by)
+        """The memory of the array, filled and read-only. Collective over the communicator."""
+        context, pool = self._context, self._pool
+        segment = Segment(pool.free.pop(), self.nbytes, context.new_keys(), made_by)
         segment.seal()
+        if not pool.free:  # so that the next call, too, has a slot that its root may fill
+            context.cached(_Pools).refill(context, pool, self._backend)
         return segment
 
 
 def offered(context: Context, nbytes: int, backend: str | None) -> Reservation | None:
     """A reservation for the next array of `nbytes`, which is read-only; None if the ranks know no free slot. Local."""
     pool = context.cached(_Pools).pools.get((backend, slot_bytes(nbytes)))
-    return Reservation(context, pool, nbytes) if pool is not None and pool.free else None
+    return Reservation(context, pool, nbytes, backend) if pool is not None and pool.free else None
 
 
 def kept_memory(context: Context, nbytes: int) -> Block | None:
@@ -152,8 +156,7 @@ class _Pools:
         if nbytes <= LARGEST_SLOT_BYTES and self.keeps:
             pool = self._pool(backend, slot_bytes(nbytes))
             if not pool.free:
-                pool.free = pool.find_free(context)[::-1]
-                self._add_slab(context, pool, backend)
+                self.refill(context, pool, backend)
                 pool = self._pool(backend, pool.slot_bytes)  # another one if memory was short
             if pool.free:
                 return pool.free.pop()
@@ -165,8 +168,13 @@ class _Pools:
                 self._pool(backend, None).add(slot)
         return slot
 
-    def _add_slab(self, context: Context, pool: SlotPool, backend: str | None) -> None:
-        """Adds a slab where slots are short, within the limit of all ranks, and unless it was refused lately."""
+    def refill(self, context: Context, pool: SlotPool, backend: str | None) -> None:
+        """Finds free slots. Adds a slab where slots are short, within the limit of all ranks, unless one was refused.
+
+        Collective:
+            Over the communicator.
+        """
+        pool.free = pool.find_free(context)[::-1]
         is_due = self._count >= self._refused_until.get(backend, 0)
         if not (pool.is_short and pool.may_grow and is_due):
             return

@@ -39,7 +39,7 @@
 # makes none, the only map becomes read-only for good, and no other array gets the slot.
 #
 # What would break it: to add to a free list outside of a collective call, as the ranks would take different slots; to
-# ask for free slots between the root's filling and the end of its call; a view whose base is not the segment; to use
+# ask for free slots between the root's filling and `commit`; a view whose base is not the segment; to use
 # again what a child of a rank may read, as no rank hears from the child; to count references, which a debugger, a
 # profiler or a Python without a global lock may raise at any time.
 
@@ -51,8 +51,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
 from weakref import WeakValueDictionary, ref
-
-import numpy as np
 
 from mpishare.arrays.slices import LINE_BYTES, round_up
 from mpishare.comm.agreement import PAYLOAD_BYTES, agree
@@ -312,7 +310,7 @@ class SlotPool:
         finally:
             idle.update(dict.fromkeys(held.values()))
         self.may_grow = not told[2 * self._count]
-        for number in np.flatnonzero(np.frombuffer(told, np.bool_, self._count, self._count)).tolist():
+        for number in [number for number, is_gone in enumerate(told[self._count : 2 * self._count]) if is_gone]:
             self._drop(number)
         return free
 
