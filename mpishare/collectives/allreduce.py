@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -119,32 +117,29 @@ def allreduce(
         if plan.of_nodes or not items.flags.owndata:  # else they are neither in node memory nor in `out`
             flags |= _checked(items, target, plan.of_nodes, topology.node_size)
         few = plan.few
+        reduction = few or Reduction(context, plan.operation, items, of_nodes=plan.of_nodes)
         if few is not None:
             few.write(items)
-            run: Callable[[NDArray[Any], bool], None] = few.run
-        else:
-            run = partial(Reduction(context, plan.operation, items, of_nodes=plan.of_nodes).run, items)
         flags = call.agree(plan.call, _PAYLOADS[flags])[0]
+        _count(context, plan)
         if flags & _IS_NODE_SHARED and topology.size > topology.n_nodes:
             _check_distinct(context, items)
-        if plan.is_few and few is None:
-            _obtain_memory(context)
         if target is not None:
-            if few is not None:  # without any allocation, so that no rank fails
+            if few is not None:  # what few bytes need is not known to fail, so no agreement follows
                 call.ends_in_barrier = True
-                run(target, plan.is_shared)
+                reduction.run(target, plan.is_shared)
                 if is_number:
                     return _number(target, local)
                 context.node_collective_comm.barrier()
                 return out  # type: ignore[return-value]
             with agree(context.collective_comm):
-                run(target, plan.is_shared)
+                reduction.run(target, plan.is_shared)
             return _number(target, local) if is_number else out  # type: ignore[return-value]
         spec, scope = plan.spec, "all" if few is None else "node"
         if flags & _IS_C_ORDER and spec.order == "F":
             spec = replace(spec, order="C")
         with node_memory(context, spec.nbytes, backend=plan.backend, made_by="allreduce", scope=scope) as segment:
-            run(segment.view(spec), segment.origin.is_shared)
+            reduction.run(segment.view(spec), segment.origin.is_shared)
         return plan.kind.around(segment.view(spec))  # type: ignore[return-value]
 
 
@@ -215,10 +210,15 @@ class _LastPlan(LastCall[_Plan]):
         return _Plan(call, operation, spec, kind, backend, is_shared, of_nodes, is_few_bytes, few)
 
 
-def _obtain_memory(context: Context) -> None:
-    """Obtains the memory for few bytes, unless it is known that there is none. Collective over the communicator."""
-    memory = context.cached(FewMemory)
-    if memory.blocks is None:
+def _count(context: Context, plan: _Plan) -> None:
+    """Counts a call on which the ranks have agreed, or obtains the memory by which they do the next one of few bytes.
+
+    Collective:
+        Over the communicator. All ranks know whether there is such memory.
+    """
+    if plan.few is not None:
+        plan.few.count()
+    elif plan.is_few and (memory := context.cached(FewMemory)).blocks is None:
         block = kept_memory(context, 2 * memory.nbytes)
         memory.blocks = () if block is None else (block[: memory.nbytes], block[memory.nbytes :])
         context.cached(_LastPlan).forget()

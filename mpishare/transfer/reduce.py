@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextvars import Context as ContextVars
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred
 from mpishare.comm.communicator import CollectiveComm
 from mpishare.comm.context import Context
+from mpishare.comm.requests import count_wait
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.transfer.node_fill import broadcast_in_node
 
@@ -148,7 +150,7 @@ class FewMemory:
         blocks: Two blocks of `nbytes`, each the same memory on all ranks of the node, on every node; None before they
             are made, and no block where there is no such memory.
         nbytes: How much the items of the ranks of this node take at most, if they are few.
-        turn: How many calls have used them.
+        turn: The number of calls that have used them.
     """
 
     def __init__(self, context: Context) -> None:
@@ -162,14 +164,17 @@ class FewItems:
 
     The rules:
     1. A rank writes its items to its row of that memory before the ranks agree on the call. So after the agreement all
-       ranks of a node see all its rows.
+       ranks of a node see all its rows, which are in C order, whatever the order of each rank's array.
     2. Calls take the two blocks in turn. So a rank that writes for a call has left the agreement of the call before,
        into which each rank came when it had read the rows of the call before that, which were in the same block.
+    3. All ranks count the calls on which they have agreed. They do it outside of all blocks of agreements: where an
+       exception prevents it on one rank, that rank is out of step.
     """
 
     def __init__(self, context: Context, operation: Operation, spec: Spec, memory: FewMemory) -> None:
         """Takes the rows from `memory`, which has blocks. Local; may raise MemoryError."""
-        topology, row_bytes = context.topology, slices.round_up(spec.nbytes, LINE_BYTES)
+        spec, row_bytes = replace(spec, order="C"), slices.round_up(spec.nbytes, LINE_BYTES)
+        topology = context.topology
         self._context, self._operation, self._memory = context, operation, memory
         starts = [row_bytes * rank for rank in range(topology.node_size)]
         self._rows = [[spec.view(block[start:]) for start in starts] for block in memory.blocks or ()]
@@ -181,6 +186,10 @@ class FewItems:
         """Writes the items of this rank, before the ranks agree. Local."""
         self._rows[self._memory.turn % 2][self._context.topology.node_rank][...] = items
 
+    def count(self) -> None:
+        """Counts the call on which the ranks have agreed. Local, but all ranks must call it."""
+        self._memory.turn += 1
+
     def run(self, out: Array, is_shared: bool) -> None:
         """Reduces the items of all ranks into the memory of each node. An agreement or a barrier must follow.
 
@@ -191,12 +200,12 @@ class FewItems:
         Collective:
             Over the communicator, but a rank may return before others have come.
         """
-        topology, rows = self._context.topology, self._rows[self._memory.turn % 2]
-        self._memory.turn += 1
+        topology, rows = self._context.topology, self._rows[(self._memory.turn - 1) % 2]
         if topology.n_nodes == 1:
             if topology.is_leader or not is_shared:
                 self._operation.fold(rows, out)
             return
+        count_wait()  # the other leaders may be in their collective before this one has begun it
         if self._context.leader_comm is not None:
             self._operation.fold(rows, self._of_node)
             self._context.leader_comm.allgather(self._of_node, self._nodes)
@@ -219,7 +228,7 @@ class Reduction:
         `of_nodes` tells whether the ranks of a node have one array, which counts once.
         """
         topology = context.topology
-        self._context, self._operation, self._dtype, self._of_nodes = context, operation, local.dtype, of_nodes
+        self._context, self._operation, self._local, self._of_nodes = context, operation, local, of_nodes
         self._leaders_bytes = min(topology.n_nodes * _PIECE_BYTES, _MAX_PIECE_BYTES)
         piece = min(local.nbytes, _PIECE_BYTES)
         received = piece + topology.node_size * LINE_BYTES
@@ -229,18 +238,9 @@ class Reduction:
         # Not where the items are sent from their own memory: glibc gives back two such buffers with each call.
         self._sent = np.empty(0 if local.flags.forc else piece // local.itemsize, local.dtype)
 
-    def run(self, local: Array, out: Array, is_shared: bool) -> None:
-        """Reduces the arrays of all ranks into the memory of each node. An agreement or a barrier must follow.
-
-        Args:
-            local: This rank's array.
-            out: The result on this node, a contiguous array.
-            is_shared: Whether all ranks of the node see the same bytes.
-
-        Collective:
-            Over the communicator, but a rank may return before others have come.
-        """
-        topology = self._context.topology
+    def run(self, out: Array, is_shared: bool) -> None:
+        """See `FewItems.run`."""
+        topology, local = self._context.topology, self._local
         if out.flags.fnc:
             local, out = local.T, out.T
         result = out.reshape(-1)
@@ -264,7 +264,7 @@ class Reduction:
             return items[piece]
         with self._deferred:
             if not self._sent.size:  # an array in Fortran order, and a result in C order
-                self._sent = np.empty(piece.stop - piece.start, self._dtype)
+                self._sent = np.empty(piece.stop - piece.start, self._local.dtype)
             self._sent[: piece.stop - piece.start] = items[piece]
         sent = self._sent if self._sent.size else items.base.ravel(order="K")  # others wait for as many bytes
         return sent[: piece.stop - piece.start]
@@ -280,7 +280,7 @@ class Reduction:
         received = self._received[: comm.size * own.nbytes]
         comm.alltoall_parts(sent.view(np.uint8), parts, received)
         with self._deferred:
-            self._operation.fold(received.view(self._dtype).reshape(comm.size, -1), own.view(self._dtype))
+            self._operation.fold(received.view(self._local.dtype).reshape(comm.size, -1), own.view(self._local.dtype))
         if gathers:
             comm.allgather_parts(block, parts)
 

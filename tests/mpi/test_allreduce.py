@@ -2,6 +2,7 @@
 
 import functools
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 from mpi4py import MPI
 
 import mpishare as ms
+from mpishare.comm.context import context_of
+from mpishare.memory.segment import Segment
+from mpishare.transfer.reduce import Operation
 from tests.mpi.test_errors import assert_refused_alike
 
 FUNCTIONS = {
@@ -123,18 +127,21 @@ def test_a_number_and_an_array_without_dimensions_differ(comm, raised):
     assert_refused_alike(errors, "ArgumentError", "scope 'nodes' is for an array that the ranks of a node share")
 
 
-def test_strides_and_orders(comm):
+@pytest.mark.parametrize("is_large", [True, False])
+def test_strides_and_orders(comm, is_large):
     def layouts(array):
         column, item = np.broadcast_to(array[:, :1], array.shape), array[0, 3:4].reshape(())
         return [array, np.asfortranarray(array), array[::-2, 1::3], column, array[:0], item]
 
-    ramp = np.arange(60_000.0).reshape(200, 300)
+    ramp = np.arange(60_000.0).reshape(200, 300) if is_large else np.arange(63.0).reshape(7, 9)
     table, total = ramp * (comm.rank + 1), ramp * (comm.size * (comm.size + 1) // 2)
     mixed = np.asfortranarray(table) if comm.rank else table
     for local, wanted in zip([*layouts(table), mixed], [*layouts(total), total], strict=True):
         result = ms.allreduce(local)
         assert_reduced(result, wanted, comm)
         assert result.flags.fnc == (local.flags.fnc and local is not mixed)
+        out = ms.full(wanted.shape, -1.0, order="F")
+        assert (ms.allreduce(local, out=out) == wanted).all()
 
 
 @pytest.mark.parametrize("count", [7, 5000, 200_000])
@@ -173,3 +180,44 @@ def test_the_memory_for_few_bytes_is_freed_with_its_communicator(comm):
         duplicate.Free()
         counts.append(maps())
     assert counts[-1] <= counts[9]
+
+
+@pytest.mark.ranks(2)
+def test_an_error_of_one_rank_that_all_know_leaves_the_next_calls_right(comm, monkeypatch):
+    def is_right(number):
+        return (ms.allreduce(np.arange(number, number + 3)) == comm.size * np.arange(number, number + 3)).all()
+
+    def failing(*_):
+        raise MemoryError
+
+    assert all(map(is_right, range(3)))
+    if ms.topology().n_nodes > 1:  # the other nodes do not wait for this one
+        return
+    with monkeypatch.context() as patched:
+        if comm.rank == 0:
+            patched.setattr(Segment, "view", failing)
+        with pytest.raises(ms.PeerError if comm.rank else MemoryError):
+            ms.allreduce(np.arange(3))
+    assert all(map(is_right, range(4, 8)))
+
+
+@pytest.mark.once
+@pytest.mark.ranks(2)
+def test_an_exception_before_the_leaders_meet_cuts_its_rank_off(configured, comm, monkeypatch):
+    """The leaders of other nodes may be in their collective, and come to no agreement."""
+    ours = configured(timeout="0.5")
+    context = context_of(ours)
+    for _ in range(2):
+        ms.allreduce(np.ones(3), comm=ours)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    if context.topology.n_nodes > 1 and comm.rank == 0:
+        monkeypatch.setattr(Operation, "fold", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ms.allreduce(np.ones(3), comm=ours)
+        assert context.is_cut_off
+    else:
+        with suppress(ms.StallError):
+            ms.allreduce(np.ones(3), comm=ours)
