@@ -12,7 +12,7 @@ from mpi4py import MPI
 import mpishare as ms
 from mpishare.comm.context import context_of
 from mpishare.memory.segment import Segment
-from mpishare.transfer.reduce import Operation
+from mpishare.transfer.reduce import FewMemory, Operation
 from tests.mpi.test_errors import assert_refused_alike
 
 FUNCTIONS = {
@@ -140,8 +140,6 @@ def test_strides_and_orders(comm, is_large):
         result = ms.allreduce(local)
         assert_reduced(result, wanted, comm)
         assert result.flags.fnc == (local.flags.fnc and local is not mixed)
-        out = ms.full(wanted.shape, -1.0, order="F")
-        assert (ms.allreduce(local, out=out) == wanted).all()
 
 
 @pytest.mark.parametrize("count", [7, 5000, 200_000])
@@ -191,7 +189,7 @@ def test_an_error_of_one_rank_that_all_know_leaves_the_next_calls_right(comm, mo
         raise MemoryError
 
     assert all(map(is_right, range(3)))
-    if ms.topology().n_nodes > 1:  # the other nodes do not wait for this one
+    if ms.topology().n_nodes > 1 or not context_of().cached(FewMemory).blocks:  # else the others are in a collective
         return
     with monkeypatch.context() as patched:
         if comm.rank == 0:

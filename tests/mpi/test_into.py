@@ -110,7 +110,7 @@ def test_rows_that_lie_where_those_of_other_ranks_go(comm, columns, n_more):
 def test_a_sum_into_an_array(comm, n, order):
     local = np.arange(3.0 * n).reshape(3, n) * (comm.rank + 1)
     total = ms.zeros((3, n), order=order)
-    for given in (local, np.asfortranarray(local)):
+    for given in (local, np.asfortranarray(local), np.asfortranarray(local) if comm.rank else local):
         assert ms.allreduce(given, out=total) is total
         assert bits(np.array(total, order="C")) == bits(np.array(ms.allreduce(local), order="C"))
         ms.fence(scope="all")
