@@ -37,6 +37,9 @@ node memory to which the ranks of a node write, so that several of them might ha
 
 _NOT_OF_NODES = "scope 'nodes' is for an array that the ranks of a node share. Pass scope='all'."
 
+CALLS_WITHOUT_MEMORY = 20
+"""So many calls of few bytes a communicator makes before it obtains memory for them, which takes as long as 50 more."""
+
 _PAYLOADS = [bytes([flags]).ljust(PAYLOAD_BYTES, b"\0") for flags in range(4)]
 """The payloads by which a rank says so."""
 
@@ -166,8 +169,8 @@ class _Plan:
         backend: What `check_backend` returned.
         is_shared: Whether all ranks of the node see the same bytes of `out`.
         of_nodes: Whether the array of a node counts once.
-        is_few: Whether one rank of each node is to reduce the items.
-        few: How it does; None of more bytes, and as long as there is no memory for it.
+        is_few: Whether one rank of each node is to reduce the items, as soon as there is memory for it.
+        few: How it does; None before, and of more bytes.
     """
 
     call: str
@@ -211,17 +214,20 @@ class _LastPlan(LastCall[_Plan]):
 
 
 def _count(context: Context, plan: _Plan) -> None:
-    """Counts a call on which the ranks have agreed, or obtains the memory by which they do the next one of few bytes.
+    """Counts a call of few bytes on which the ranks have agreed. After some of them it obtains memory for the others.
 
     Collective:
-        Over the communicator. All ranks know whether there is such memory.
+        Over the communicator. All ranks have counted the same calls, and know whether there is such memory.
     """
     if plan.few is not None:
         plan.few.count()
-    elif plan.is_few and (memory := context.cached(FewMemory)).blocks is None:
-        block = kept_memory(context, 2 * memory.nbytes)
-        memory.blocks = () if block is None else (block[: memory.nbytes], block[memory.nbytes :])
-        context.cached(_LastPlan).forget()
+    elif plan.is_few:
+        memory = context.cached(FewMemory)
+        memory.turn += 1
+        if memory.blocks is None and memory.turn >= CALLS_WITHOUT_MEMORY:
+            block = kept_memory(context, 2 * memory.nbytes)
+            memory.blocks = () if block is None else (block[: memory.nbytes], block[memory.nbytes :])
+            context.cached(_LastPlan).forget()
 
 
 def _checked(local: NDArray[Any], out: NDArray[Any] | None, of_nodes: bool, node_size: int) -> int:

@@ -150,7 +150,7 @@ class FewMemory:
         blocks: Two blocks of `nbytes`, each the same memory on all ranks of the node, on every node; None before they
             are made, and no block where there is no such memory.
         nbytes: How much the items of the ranks of this node take at most, if they are few.
-        turn: The number of calls that have used them.
+        turn: The number of calls of few bytes on which the ranks have agreed.
     """
 
     def __init__(self, context: Context) -> None:
