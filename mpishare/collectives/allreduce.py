@@ -220,7 +220,7 @@ def _count(context: Context, plan: _Plan) -> None:
         Over the communicator. All ranks have counted the same calls, and know whether there is such memory.
     """
     if plan.few is not None:
-        plan.few.count()
+        plan.few.memory.turn += 1
     elif plan.is_few:
         memory = context.cached(FewMemory)
         memory.turn += 1

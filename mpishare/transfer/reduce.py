@@ -167,28 +167,28 @@ class FewItems:
        ranks of a node see all its rows, which are in C order, whatever the order of each rank's array.
     2. Calls take the two blocks in turn. So a rank that writes for a call has left the agreement of the call before,
        into which each rank came when it had read the rows of the call before that, which were in the same block.
-    3. All ranks count the calls on which they have agreed. They do it outside of all blocks of agreements: where an
-       exception prevents it on one rank, that rank is out of step.
+    3. All ranks count the calls on which they have agreed, before they `run`. They do it outside of all blocks of
+       agreements: where an exception prevents it on one rank, that rank is out of step.
+
+    Attributes:
+        memory: Where its rows are.
     """
 
     def __init__(self, context: Context, operation: Operation, spec: Spec, memory: FewMemory) -> None:
         """Takes the rows from `memory`, which has blocks. Local; may raise MemoryError."""
         spec, row_bytes = replace(spec, order="C"), slices.round_up(spec.nbytes, LINE_BYTES)
         topology = context.topology
-        self._context, self._operation, self._memory = context, operation, memory
+        self._context, self._operation, self.memory = context, operation, memory
         starts = [row_bytes * rank for rank in range(topology.node_size)]
         self._rows = [[spec.view(block[start:]) for start in starts] for block in memory.blocks or ()]
+        self._own_rows = [rows[topology.node_rank] for rows in self._rows]
         nodes = np.empty((topology.n_nodes, *spec.shape), spec.dtype)
         self._of_node, self._nodes = np.empty(spec.shape, spec.dtype), nodes
         self._node_rows = [nodes[node, ...] for node in range(topology.n_nodes)]
 
     def write(self, items: Array) -> None:
         """Writes the items of this rank, before the ranks agree. Local."""
-        self._rows[self._memory.turn % 2][self._context.topology.node_rank][...] = items
-
-    def count(self) -> None:
-        """Counts the call on which the ranks have agreed. Local, but all ranks must call it."""
-        self._memory.turn += 1
+        self._own_rows[self.memory.turn % 2][...] = items
 
     def run(self, out: Array, is_shared: bool) -> None:
         """Reduces the items of all ranks into the memory of each node. An agreement or a barrier must follow.
@@ -200,7 +200,7 @@ class FewItems:
         Collective:
             Over the communicator, but a rank may return before others have come.
         """
-        topology, rows = self._context.topology, self._rows[(self._memory.turn - 1) % 2]
+        topology, rows = self._context.topology, self._rows[(self.memory.turn - 1) % 2]
         if topology.n_nodes == 1:
             if topology.is_leader or not is_shared:
                 self._operation.fold(rows, out)
