@@ -310,8 +310,9 @@ class SlotPool:
         finally:
             idle.update(dict.fromkeys(held.values()))
         self.may_grow = not told[2 * self._count]
-        for number in [number for number, is_gone in enumerate(told[self._count : 2 * self._count]) if is_gone]:
-            self._drop(number)
+        for number in range(self._count):
+            if told[self._count + number]:
+                self._drop(number)
         return free
 
     def reused(self, context: Context, nbytes: int) -> Slot | None:

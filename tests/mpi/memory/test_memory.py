@@ -16,6 +16,7 @@ import pytest
 import mpishare as ms
 from mpishare.arrays.slices import LINE_BYTES
 from mpishare.comm.agreement import Deferred
+from mpishare.comm.requests import waits
 from mpishare.memory import backends, pages, pool
 from mpishare.memory.backends import Backend
 from mpishare.memory.mapping import Mapping
@@ -86,6 +87,14 @@ def test_dropped_memory_is_used_again_writable_or_not_as_needed(kind, configured
         del array, grid
     assert len(addresses) < 2 * ROUNDS[count]
     assert any(map(permissions, addresses))
+
+
+def test_each_share_of_a_small_array_finds_a_slot_that_its_root_may_fill(keeping):
+    """One agreement, and another one where the call takes the last free slot."""
+    for number in range(40):
+        before, array = waits[0], shared(keeping, number, 100_000)
+        assert number < 20 or ms.topology(keeping).n_nodes > 1 or waits[0] - before <= 2
+        del array
 
 
 @pytest.mark.filterwarnings("ignore:private")
