@@ -38,7 +38,8 @@ node memory to which the ranks of a node write, so that several of them might ha
 _NOT_OF_NODES = "scope 'nodes' is for an array that the ranks of a node share. Pass scope='all'."
 
 CALLS_WITHOUT_MEMORY = 20
-"""So many calls of few bytes a communicator makes before it obtains memory for them, which takes as long as 50 more."""
+"""The number of calls of few bytes that a communicator makes before it obtains memory for them. To obtain it takes
+longer than these calls, so a communicator of a few calls does without."""
 
 _PAYLOADS = [bytes([flags]).ljust(PAYLOAD_BYTES, b"\0") for flags in range(4)]
 """The payloads by which a rank says so."""
