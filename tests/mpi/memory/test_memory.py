@@ -16,8 +16,9 @@ import pytest
 import mpishare as ms
 from mpishare.arrays.slices import LINE_BYTES
 from mpishare.comm.agreement import Deferred
-from mpishare.comm.requests import waits
+from mpishare.comm.context import context_of
 from mpishare.memory import backends, pages, pool
+from mpishare.memory.allocation import offered
 from mpishare.memory.backends import Backend
 from mpishare.memory.mapping import Mapping
 from tests.mpi.memory.conftest import KINDS, MAKES_WINDOWS, REFUSAL, settings_of
@@ -90,11 +91,10 @@ def test_dropped_memory_is_used_again_writable_or_not_as_needed(kind, configured
 
 
 def test_each_share_of_a_small_array_finds_a_slot_that_its_root_may_fill(keeping):
-    """One agreement, and another one where the call takes the last free slot."""
+    """A loop in which each array is dropped before the next one is made."""
     for number in range(40):
-        before, array = waits[0], shared(keeping, number, 100_000)
-        assert number < 20 or ms.topology(keeping).n_nodes > 1 or waits[0] - before <= 2
-        del array
+        shared(keeping, number, 4000)
+        assert number < 20 or offered(context_of(keeping), 32_000, None) is not None  # until then, the pool grows
 
 
 @pytest.mark.filterwarnings("ignore:private")
