@@ -2,7 +2,7 @@
 
 They travel as a header of 64 bytes, and an extension for what does not fit in it. The header has a magic number, the
 length of the extension, and the dtype, the shape and the order as JSON. If that text is too long for the header, it is
-the extension.
+the extension. The last byte of the header is 0: a call may send something of its own in it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ MAX_DIMS = 64 if HAS_NUMPY_2 else 32
 PLAIN_CLASSES = (np.ndarray, np.memmap)
 """Classes that are plain arrays in all but where their memory comes from."""
 
-_TEXT_BYTES = 56
-_HEADER = struct.Struct(f"<4sI{_TEXT_BYTES}s")
+_TEXT_BYTES = 55
+_HEADER = struct.Struct(f"<4sI{_TEXT_BYTES}sx")
 HEADER_BYTES = _HEADER.size
 """One cache line."""
 

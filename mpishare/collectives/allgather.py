@@ -22,6 +22,7 @@ from mpishare.memory.backends import check_backend
 from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.rows import (
+    FEW_BYTES,
     copy_of,
     describe_rows,
     gather_nodes,
@@ -98,8 +99,8 @@ def allgather(
             raise mark_known(context.collective_comm, SpecError(f"{given}, but {expected}."))
         rows = None if is_in_place else items
         if whole_out is not None:
-            if whole.nbytes <= _FEW_BYTES and whole.typestr:  # copied without any allocation, so that no rank fails
-                call.ends_in_barrier = True
+            if whole.nbytes <= FEW_BYTES and whole.typestr:  # copied without any allocation, so that no rank fails
+                call.ends_in_collective = True
                 if rows is not None:
                     whole_out[starts[topology.rank] : starts[topology.rank + 1]] = rows
                 _spread(context, whole_out, plan.is_shared, starts)
@@ -111,10 +112,6 @@ def allgather(
         with node_memory(context, whole.nbytes, backend=plan.backend, made_by="allgather") as segment:
             _gather(context, rows, segment.view(whole), segment.origin.is_shared, starts)
         return plan.kind.around(segment.view(whole))
-
-
-_FEW_BYTES = 64 << 10
-"""Up to this size it counts that a barrier takes less time than an agreement."""
 
 
 @dataclass(frozen=True)

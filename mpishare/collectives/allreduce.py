@@ -130,7 +130,7 @@ def allreduce(
             _check_distinct(context, items)
         if target is not None:
             if few is not None:  # what few bytes need is not known to fail, so no agreement follows
-                call.ends_in_barrier = True
+                call.ends_in_collective = True
                 reduction.run(target, plan.is_shared)
                 if is_number:
                     return _number(target, local)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+from types import NoneType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +16,16 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import bytes_of, copy_bytes
 from mpishare.arrays.slices import parts_of
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import is_written_by_node, refuse_objects
+from mpishare.collectives.arguments import LastCall, is_written_by_node, refuse_objects
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NO_PAYLOAD, agree
 from mpishare.comm.collective import collective
+from mpishare.comm.context import Context
 from mpishare.errors import checked_integer, checked_integers
-from mpishare.objects.array_class import items_of_out, take_apart
+from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.rows import (
+    FEW_BYTES,
     allocate,
     copy_of,
     describe_rows,
@@ -30,8 +36,11 @@ from mpishare.transfer.rows import (
     spread_rows,
     stack_rows,
     stage_of,
+    takes,
     told_rows,
 )
+
+_parts_of = lru_cache(parts_of)
 
 
 def gather(
@@ -77,24 +86,77 @@ def gather(
     with collective("gather", comm) as call:
         context, topology = call.context, call.context.topology
         root = checked_integer("root", root, largest=topology.size - 1)
-        refuse_objects(local, "gather")
-        local, kind = take_apart(local)
-        spec, is_root = rows_of(local), topology.rank == root
-        may_be_in_out = topology.node == topology.node_of(root) and is_written_by_node(local)
+        is_root = topology.rank == root
+        out = out if is_root else None
+        plan = context.cached(_LastPlan).plan(local, out, root)
+        kind, told = plan.kind, plan.told
+        rows, target = (local, out) if kind is PLAIN else (take_apart(local)[0], take_apart(out)[0])
+        may_be_in_out = topology.node == topology.node_of(root) and is_written_by_node(rows)
         # Of the root's rows NumPy knows where they overlap `out`, but not where their strides differ.
-        if not local.flags.c_contiguous or (may_be_in_out and not is_root):
-            local = copy_of(context, local)
-        payload = call.agree(f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})", told_rows(spec.shape[0]))
-        starts, whole = stack_rows(context, spec, payload)
+        if not rows.flags.c_contiguous or (may_be_in_out and not is_root):
+            rows = copy_of(context, rows)
+        is_few, block = plan.whole.nbytes <= FEW_BYTES, None
+        if is_few and is_root:
+            if plan.fits:
+                block = allocate(context, plan.whole.nbytes) if target is None else bytes_of(target)
+            else:
+                told = told_rows(-1)
+        payload = call.agree(plan.call, told)
+        if is_few and payload == plan.told:  # of all ranks; and the root has memory, so that no rank fails from here on
+            call.ends_in_collective = True
+            if block is None:
+                context.collective_comm.gather(bytes_of(rows), root)
+                return None
+            whole = plan.whole.view(block)
+            copy_bytes(whole[root * len(rows) : (root + 1) * len(rows)], rows)
+            context.collective_comm.gather(block, root)
+            return kind.around(whole) if out is None else out
+        starts, spec = stack_rows(context, plan.spec, payload)
         with agree(context.collective_comm):
-            block = memory_of(context, whole, items_of_out(out, kind)) if is_root else bytes_of(local)
+            block = memory_of(context, spec, target) if is_root else bytes_of(rows)
         if not is_root:
             send_blocks(context, [(root, block)])
             return None
-        rows = [whole.view(block)[start:stop] for start, stop in pairwise(starts)]
-        copy_bytes(rows[root], local)  # first, as others' rows may go where they are
-        receive_blocks(context, [(rank, bytes_of(part)) for rank, part in enumerate(rows) if rank != root])
-        return kind.around(whole.view(block)) if out is None else out
+        parts = [spec.view(block)[start:stop] for start, stop in pairwise(starts)]
+        copy_bytes(parts[root], rows)  # first, as others' rows may go where they are
+        receive_blocks(context, [(rank, bytes_of(part)) for rank, part in enumerate(parts) if rank != root])
+        return kind.around(spec.view(block)) if out is None else out
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the arguments of a `gather` mean.
+
+    Attributes:
+        call: The call as all ranks must give it.
+        told: The payload by which this rank tells how many rows it has.
+        spec: The spec of this rank's rows.
+        kind: Their class.
+        whole: The spec of the rows of all ranks, if all have as many.
+        fits: Whether they can be written to `out`; true without it.
+    """
+
+    call: str
+    told: bytes
+    spec: Spec
+    kind: ArrayClass
+    whole: Spec
+    fits: bool
+
+
+class _LastPlan(LastCall[_Plan]):
+    """The plan of the last `gather` on a communicator."""
+
+    @staticmethod
+    def make(context: Context, local: Any, out: Any, root: int) -> _Plan:
+        """See `LastCall.make`."""
+        refuse_objects(local, "gather")
+        rows, kind = take_apart(local)
+        spec = rows_of(rows)
+        call = f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})"
+        whole = Spec.checked((context.topology.size * spec.shape[0], *spec.shape[1:]), spec.dtype)
+        target = items_of_out(out, kind)
+        return _Plan(call, told_rows(spec.shape[0]), spec, kind, whole, target is None or takes(whole, target))
 
 
 def scatter(
@@ -142,33 +204,91 @@ def scatter(
     """
     with collective("scatter", comm) as call:
         context, topology = call.context, call.context.topology
-        extension = b""
-        payload = NO_PAYLOAD
         root = checked_integer("root", root, largest=topology.size - 1)
-        numbers = None if counts is None else checked_integers("counts", counts)
+        numbers = None if counts is None else tuple(checked_integers("counts", counts))
         array = array if topology.rank == root else None
         refuse_objects(array, "scatter")
-        array, kind = take_apart(array)
+        items, kind = take_apart(array)
+        last, told, extension = context.cached(_LastScatter), NO_PAYLOAD, b""
+        flags = 0 if last.knows(out) else _IS_NEW
         if topology.rank == root:
-            of_root = rows_of(array)
-            payload, extension = of_root.packed
-            parts_of(of_root.shape[0], topology.size, numbers)
-        payload = call.agree(f"scatter(…, counts={numbers}, root={root})", payload)
-        spec = broadcast_spec(context, payload, extension, root)
-        parts = parts_of(spec.shape[0], topology.size, numbers)
+            of_root = rows_of(items)
+            told, extension = of_root.packed
+            flags |= _IS_NEW * bool(extension) | _IS_WRITTEN * is_written_by_node(items) | _HAS_CLASS * bool(kind.name)
+            _parts_of(of_root.shape[0], topology.size, numbers)
+            if not items.flags.c_contiguous and items.nbytes <= FEW_BYTES:
+                items = copy_of(context, items)
+        text = f"scatter(…, counts={numbers}, root={root})"
+        told = call.agree(text, told[:-1] + bytes([flags]))
+        if last.call == (text, told):  # what few bytes need is not known to fail
+            call.ends_in_collective = True
+            block = allocate(context, last.own_spec.nbytes) if out is None else bytes_of(out)
+            source = block if items is None else bytes_of(items)
+            context.collective_comm.scatter_parts(source, last.parts, root)
+            if items is not None:
+                block[:] = source[last.parts[root]]
+            return last.own_spec.view(block) if out is None else out
+        header, flags = told[:-1] + b"\0", told[-1]
+        spec = broadcast_spec(context, header, extension, root)
+        parts = _parts_of(spec.shape[0], topology.size, numbers)
         own = parts[topology.rank]
         own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
-        kind, is_written = context.collective_comm.bcast_obj((kind, is_written_by_node(array)), root)
-        may_be_in_array = is_written and topology.node == topology.node_of(root)
+        if flags & _HAS_CLASS:
+            kind = context.collective_comm.bcast_obj(kind, root)
+        may_be_in_array = flags & _IS_WRITTEN and topology.node == topology.node_of(root)
         with agree(context.collective_comm):
             kind.around(np.ones([1] * len(spec.shape), spec.dtype))  # an error where this rank lacks the class
             block = memory_of(context, own_spec, items_of_out(out, kind))
             is_apart = may_be_in_array and is_written_by_node(out)
             received = allocate(context, own_spec.nbytes) if is_apart else block
-            stage = stage_of(context, array)
-        spread_rows(context, root, array, dict(enumerate(parts)), own_spec.view(received), stage)
+            stage = stage_of(context, items)
+        if spec.nbytes <= FEW_BYTES and flags in (0, _IS_NEW):
+            row_bytes = spec.nbytes // max(spec.shape[0], 1)
+            of_bytes = [slice(part.start * row_bytes, part.stop * row_bytes) for part in parts]
+            last.keep((text, header), of_bytes, own_spec, out)
+        spread_rows(context, root, items, dict(enumerate(parts)), own_spec.view(received), stage)
         if may_be_in_array:
             context.node_collective_comm.barrier()  # the root has sent all rows
         if is_apart:
             block[:] = received
         return kind.around(own_spec.view(block)) if out is None else out
+
+
+_IS_NEW, _IS_WRITTEN, _HAS_CLASS = 1, 2, 4
+"""What a rank says in a `scatter`: that it has another `out` than in the last call, or has changed it; and the root of
+its array: that the spec has an extension, which is as good as new; that the ranks of its node write to it; that it has
+a class."""
+
+
+class _LastScatter:
+    """The last call of few bytes on a communicator, for the next one with the same arguments.
+
+    Each rank has checked its `out` in it. So where no rank has another one, and the root's rows have the same spec, the
+    ranks need no second agreement.
+
+    Attributes:
+        call: The call as all ranks gave it, and what they told.
+        parts: The bytes of each rank in the root's array.
+        own_spec: The spec of this rank's rows.
+    """
+
+    def __init__(self, _context: Context) -> None:
+        self.call = "", b""
+        self.parts: list[slice] = []
+        self.own_spec = Spec(np.dtype(np.uint8), (0,))
+        self._out: Callable[[], object] = object
+        self._facts: tuple[object, ...] = ()
+
+    def keep(self, call: tuple[str, bytes], parts: list[slice], own_spec: Spec, out: NDArray[Any] | None) -> None:
+        """Keeps what all ranks have checked, all of them at once; of `out` a reference that does not keep it alive."""
+        self._out, self._facts = NoneType if out is None else ref(out), _facts_of(out)
+        self.call, self.parts, self.own_spec = call, parts, own_spec
+
+    def knows(self, out: NDArray[Any] | None) -> bool:
+        """Whether it was the `out` of that call."""
+        return self._out() is out and self._facts == _facts_of(out)
+
+
+def _facts_of(out: NDArray[Any] | None) -> tuple[object, ...]:
+    """What of an array that is checked may change."""
+    return () if out is None else (out.dtype, out.shape, out.strides, out.flags.writeable)

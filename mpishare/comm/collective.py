@@ -25,12 +25,12 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
 
     Attributes:
         context: The context of the communicator, or with the scope "node" of the ranks of this node.
-        ends_in_barrier: Whether the rest of the call is in no agreement and ends in a barrier. Then an exception from
-            outside cuts this rank off: the others may be in the barrier.
+        ends_in_collective: Whether the rest of the call is in no agreement and ends in a collective of MPI. Then an
+            exception from outside cuts this rank off: the others may be in that collective.
     """
 
     __slots__ = (
-        "_blocks", "_has_agreed", "_is_for_all", "_meets_node", "_name", "_of_all", "context", "ends_in_barrier",
+        "_blocks", "_has_agreed", "_is_for_all", "_meets_node", "_name", "_of_all", "context", "ends_in_collective",
     )  # fmt: skip
 
     def __init__(
@@ -54,7 +54,7 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
         self._begun = this_thread.begun
         self._name = name
         self._of_all = context = context_of(comm)
-        self._has_agreed = self.ends_in_barrier = False
+        self._has_agreed = self.ends_in_collective = False
         if context.current_call:
             raise MpishareError(
                 f"{name} was called while this rank is in {context.current_call} on the same communicator, "
@@ -153,4 +153,4 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
             this_thread.begun = self._begun
         else:
             self._of_all.is_out_of_step = True
-            self._of_all.is_cut_off = self._of_all.is_cut_off or self.ends_in_barrier or is_cut_off(error)
+            self._of_all.is_cut_off = self._of_all.is_cut_off or self.ends_in_collective or is_cut_off(error)

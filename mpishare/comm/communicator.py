@@ -70,6 +70,7 @@ class CollectiveComm:
         self._allreduce, self._barrier = self._blocking("Allreduce"), self._blocking("Barrier")
         self._bcast, self._alltoallv = self._blocking("Bcast"), self._blocking("Alltoallv")
         self._allgather, self._allgatherv = self._blocking("Allgather"), self._blocking("Allgatherv")
+        self._gather, self._scatterv = self._blocking("Gather"), self._blocking("Scatterv")
         self._bits = memoryview(b"")  # of `allreduce_or`, mostly of the size of the last call
         self._reduction: tuple[Any, ...] = ()
 
@@ -164,6 +165,23 @@ class CollectiveComm:
         """Copies the `block` of `root` to the blocks of all other ranks."""
         count_wait()
         self._bcast([block, mpi.BYTE], root)
+
+    def gather(self, block: Any, root: int) -> None:
+        """Fills `block` of `root`, which has its own part there, by the blocks of the other ranks, of one length."""
+        count_wait()
+        if self.rank == root:
+            self._gather(mpi.IN_PLACE, [block, mpi.BYTE], root)
+        else:
+            self._gather([block, mpi.BYTE], None, root)
+
+    def scatter_parts(self, block: Any, parts: Sequence[slice], root: int) -> None:
+        """Fills `block` of each other rank by its part of `block` of `root`, which alone gives the `parts`."""
+        count_wait()
+        if self.rank == root:
+            sizes, starts = [part.stop - part.start for part in parts], [part.start for part in parts]
+            self._scatterv([block, sizes, starts, mpi.BYTE], mpi.IN_PLACE, root)
+        else:
+            self._scatterv(None, [block, mpi.BYTE], root)
 
     def allgather(self, block: Any, blocks: Any) -> None:
         """Fills `blocks` with the blocks of all ranks, which have one length, in the order of the ranks."""

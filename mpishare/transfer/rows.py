@@ -19,6 +19,10 @@ from mpishare.errors import SpecError
 from mpishare.host.memory import allocate_buffer
 from mpishare.transfer.between_nodes import LARGEST_MESSAGE_BYTES, broadcast
 
+FEW_BYTES = 64 << 10
+"""Up to this size of the rows of all ranks it counts that one collective of MPI takes less time than messages, and a
+barrier less than an agreement."""
+
 _CHUNK_BYTES = 4 << 20
 """Rows travel from the root in chunks of this size. Rows that are not contiguous are copied to a buffer for one."""
 
@@ -227,11 +231,16 @@ def memory_of(context: Context, spec: Spec, out: NDArray[Any] | None) -> Block:
     """
     if out is None:
         return allocate(context, spec.nbytes)
-    Spec.of(out)
-    if not (spec.fits(out) and out.flags.c_contiguous and out.flags.writeable):
+    if not takes(spec, out):
         rows = f"the rows are {spec.dtype} of shape {spec.shape}"
         raise SpecError(f"out is {out.dtype} of shape {out.shape}, but {rows}, in C order, to be written.")
     return bytes_of(out)
+
+
+def takes(spec: Spec, out: NDArray[Any]) -> bool:
+    """Whether `out` is a writable array in C order of this shape and dtype. Raises a `SpecError` if it is no array."""
+    Spec.of(out)
+    return spec.fits(out) and out.flags.c_contiguous and out.flags.writeable
 
 
 def allocate(context: Context, nbytes: int) -> Block:

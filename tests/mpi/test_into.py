@@ -3,13 +3,14 @@
 import os
 import pickle
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpishare as ms
-from tests.arrays import bits
+from tests.arrays import bits, filled
 from tests.mpi.test_errors import assert_refused, assert_refused_alike
 
 
@@ -146,6 +147,72 @@ def test_gathered_and_scattered_rows_into_own_arrays(comm, raised):
     assert whole is None or (whole == table).all()
     assert_refused(raised(lambda: ms.gather(part, out=np.empty(1))), 0, "SpecError", "out")
     assert_refused(raised(lambda: ms.scatter(source, counts=[1, *counts[1:]])), 0, "ArgumentError", "counts has")
+
+
+COLUMNS = [("temperature", "f8"), ("humidity", "f8")]
+"""Too many for the header of an array. In the other order they have an extension of the same length."""
+
+
+def test_small_arrays_are_scattered_and_gathered_one_after_the_other(comm):
+    """Each several times, so that calls find what the one before has checked, with what differs from it."""
+    n = 3 * comm.size
+    numbers, counts = np.arange(2.0 * n).reshape(n, 2), [3 + comm.size - 1, *[2] * (comm.size - 1)]
+    arrays = [numbers, numbers.astype("i8"), numbers[::-1, ::-1], np.asfortranarray(numbers), numbers[:0], numbers[:1]]
+    arrays += [numbers.view(columns)[:, 0] for columns in (COLUMNS, COLUMNS[::-1])]
+    arrays += [filled(np.dtype("S3"), (n,)), np.arange(n).astype("M8[s]"), np.arange(n, dtype=">i4"), numbers]
+    for root, are_equal in product({0, comm.size - 1}, [True, False]):
+        for array in arrays if are_equal else [array for array in arrays if len(array) == n]:
+            own = array[ms.partition(len(array), counts=None if are_equal else counts)]
+            part = np.empty_like(own, order="C")
+            for out in (None, part, part, None):
+                part.fill(0)
+                given = array if comm.rank == root else None
+                result = ms.scatter(given, counts=None if are_equal else counts, root=root, out=out)
+                assert (bits(result), result.dtype, result.shape) == (bits(own), own.dtype, own.shape)
+                assert (result is part) == (out is part)
+                whole = None if out is None else np.empty_like(array, order="C")
+                gathered = ms.gather(own, root=root, out=whole)
+                assert (gathered is None) == (comm.rank != root)
+                assert gathered is None or (bits(gathered), gathered.dtype) == (bits(array), array.dtype)
+
+
+@pytest.mark.ranks(2)
+def test_what_differs_from_the_last_small_scatter_or_gather_is_checked(comm, raised):
+    array, last = np.arange(2.0 * comm.size) if comm.rank == 0 else None, comm.size - 1
+    part, whole = np.empty(2), np.empty(2 * comm.size)
+
+    def reshaped():
+        part.shape = (1, 2)
+        return part
+
+    def read_only():
+        part.flags.writeable = False
+        return part
+
+    cases = {
+        "out is float32 of shape (2,)": lambda: np.empty(2, "f4"),
+        "out is float64 of shape (4,)": lambda: np.empty(8)[:8:2],
+        "out is float64 of shape (1, 2)": reshaped,
+        "to be written": read_only,
+    }
+    for text, change in cases.items():
+        for _ in range(2):
+            assert ms.scatter(array, out=part) is part
+        errors = raised(lambda: ms.scatter(array, out=change() if comm.rank == last else part))  # noqa: B023
+        assert_refused(errors, last, "SpecError", text)
+        part.flags.writeable = True
+        part.shape = (2,)
+    assert_refused_alike(
+        raised(lambda: ms.scatter(None if array is None else array.astype("i8"), out=part)),
+        "SpecError",
+        "out is float64",
+    )
+    for _ in range(2):
+        ms.gather(part, out=whole)
+    assert_refused(raised(lambda: ms.gather(part, out=whole[1:])), 0, "SpecError", "out is float64 of shape")
+    whole.flags.writeable = False
+    assert_refused(raised(lambda: ms.gather(part, out=whole)), 0, "SpecError", "to be written")
+    assert_refused(raised(partial(ms.gather, part, out=[1])), 0, "SpecError", "list was given")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [0, 3, 10, 101])
