@@ -12,7 +12,7 @@ from mpishare.arrays.dtypes import has_gaps
 from mpishare.arrays.raw import Block, bytes_of
 from mpishare.arrays.region import checked_region, parse_region, text_of_region
 from mpishare.arrays.spec import Spec, leaves, plain
-from mpishare.collectives.arguments import shared_name
+from mpishare.collectives.arguments import LastCall, shared_name
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree
 from mpishare.comm.collective import collective
@@ -22,6 +22,7 @@ from mpishare.host.memory import allocate_buffer
 from mpishare.objects.array_class import ArrayClass, take_apart
 from mpishare.transfer.between_nodes import broadcast
 from mpishare.transfer.node_fill import ArraySource, replicate
+from mpishare.transfer.rows import FEW_BYTES
 
 _CURE = "Put fewer items at a time, or whole rows, which need no buffer."
 
@@ -77,7 +78,10 @@ def put(
         root = checked_integer("root", root, largest=topology.size - 1)
         array, kind = take_apart(array)
         items, spec, part = _selected(array, region)
-        name = shared_name(array if part is None else part, is_contiguous=False)
+        if part is None:
+            text = _text_of(array, kind, text_of_region(items), root)
+        else:
+            text = context.cached(_LastText).plan(array, array, items, kind, root)
         if topology.rank == root:
             if data is None:
                 raise SpecError(f"root {root} gave None as data. Pass the data on that rank, or its rank as root.")
@@ -85,12 +89,37 @@ def put(
         is_direct = part is not None and part.flags.forc and not has_gaps(spec.dtype)
         travels = topology.is_leader and topology.n_nodes > 1 and not is_direct
         buffer = allocate_buffer(topology.host, spec.nbytes if travels else 0, _CURE)
-        call.agree(f"put({name}{kind.text}, {text_of_region(items) if part is None else ''}, root={root})")
+        call.agree(text)
+        if part is not None and is_direct and topology.n_nodes == 1 and spec.nbytes <= FEW_BYTES:
+            call.ends_in_collective = True  # to copy few bytes is not known to fail
+            if source is not None:
+                source.write(bytes_of(part).data)
+            context.collective_comm.barrier()
+            return
         with agree(context.collective_comm):
             if part is not None and is_direct:
                 replicate(context, root, bytes_of(part), True, source)
             else:
                 _replicate_items(context, root, _Items(array, items, part), source, spec, buffer)
+
+
+class _LastText(LastCall[str]):
+    """The last call on a communicator as all ranks must give it, if its items are a view of the array."""
+
+    @staticmethod
+    def make(_context: Context, array: Any, _out: Any, items: tuple[Any, ...], kind: ArrayClass, root: int) -> str:
+        """See `LastCall.make`."""
+        return _text_of(_part_of(array, items), kind, "", root)
+
+
+def _text_of(part: NDArray[Any], kind: ArrayClass, region: str, root: int) -> str:
+    """What the ranks compare of a call: the part of the array, or the array and the region."""
+    return f"put({shared_name(part, is_contiguous=False)}{kind.text}, {region}, root={root})"
+
+
+def _part_of(array: NDArray[Any], items: tuple[Any, ...]) -> NDArray[Any]:
+    """The view that integers, slices, None and Ellipsis select."""
+    return array[items if Ellipsis in items else (*items, ...)]
 
 
 class _Items(NamedTuple):
@@ -144,8 +173,8 @@ def _selected(array: NDArray[Any], region: Any) -> tuple[tuple[Any, ...], Spec, 
         shared_name(array)  # which refuses it
     items = checked_region(region)
     if not any(isinstance(item, np.ndarray) for item in items):
-        with suppress(IndexError):
-            part = array[items if Ellipsis in items else (*items, ...)]
+        with suppress(IndexError, TypeError):
+            part = _part_of(array, items)
             return items, Spec.of(part), part
     axes, view = parse_region(items, array.shape)
     like = np.broadcast_to(np.empty((), array.dtype), [len(axis.indices) for axis in axes])  # which takes no memory

@@ -8,6 +8,7 @@ import pytest
 
 import mpishare as ms
 from tests.arrays import DTYPES, bits, filled
+from tests.mpi.test_errors import assert_refused, assert_refused_alike
 
 F8 = np.arange(24.0).reshape(4, 6)
 ROWS = filled(DTYPES["struct"], (4, 6))
@@ -54,6 +55,21 @@ def test_data_may_be_a_part_of_the_same_array(comm):
         expected[region] = expected[source].copy()
         ms.put(ours, region, ours[source] if comm.rank == comm.size - 1 else None, root=comm.size - 1)
         assert bits(ours) == bits(expected)
+
+
+@pytest.mark.ranks(2)
+def test_a_region_that_differs_from_that_of_the_last_call(comm, raised):
+    ours, expected, last = ms.zeros((4, 6)), np.zeros((4, 6)), comm.size - 1
+    regions: list[Any] = [np.s_[:2], np.s_[1:3], np.s_[1:3, ...], np.s_[1:3, :2], 1, np.int32(1), [1], (None, 1), ...]
+    for number, region in enumerate(regions * 2):
+        expected[region] = number
+        ms.put(ours, region, number)
+        assert bits(ours) == bits(expected)
+        comm.Barrier()
+    errors = raised(lambda: ms.put(ours, np.s_[1:] if comm.rank == last else ..., 1.0))
+    assert_refused_alike(errors, "MismatchError", f"rank {last}: ")
+    errors = raised(lambda: ms.put(ours, np.s_[:1.0] if comm.rank == last else np.s_[:1], 1.0))
+    assert_refused(errors, last, "ArgumentError", "region")
 
 
 def test_other_columns_keep_their_bytes(comm):

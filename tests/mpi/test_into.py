@@ -70,14 +70,16 @@ def test_rows_whose_dtype_equals_that_of_numpy_and_is_another_object(comm, dtype
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("name", ["allgather", "allreduce", "bcast"])
+@pytest.mark.parametrize("name", ["allgather", "allreduce", "bcast", "put"])
 def test_what_differs_from_the_last_call_is_checked(comm, raised, name):
     """Another array on one rank, and one that has become read-only."""
     ones, shape, last = np.ones((1 if name == "allgather" else comm.size, 3)), (comm.size, 3), comm.size - 1
     kept, other = ms.zeros(shape), ms.zeros(shape)
 
     def call(array):
-        return ms.bcast(array) if name == "bcast" else getattr(ms, name)(ones, out=array)
+        if name in ("bcast", "put"):
+            return getattr(ms, name)(array, *[np.s_[1:], ones[0]][: 2 * (name == "put")])
+        return getattr(ms, name)(ones, out=array)
 
     call(kept)
     assert_refused_alike(raised(lambda: call(other if comm.rank == last else kept)), "MismatchError", f"rank {last}: ")
