@@ -23,13 +23,12 @@ try:
     from anuga.parallel.parallel_api import _shared_bcast_ndarray as original
 except ImportError:
     original = None
-from jobs.ports.figures import Way, arguments, compare
+from jobs.ports.figures import Way, arguments, compare, free_windows, windows
 
 Arrays = tuple[NDArray[Any], ...]
 
 world = MPI.COMM_WORLD
 node: Any = world.Split_type(MPI.COMM_TYPE_SHARED)
-windows: list[MPI.Win] = []
 
 
 def by_hand(array: NDArray[Any] | None) -> NDArray[Any]:
@@ -48,12 +47,6 @@ def by_hand(array: NDArray[Any] | None) -> NDArray[Any]:
         leaders.Free()
     node.Barrier()
     return shared
-
-
-def free_windows() -> None:
-    """Frees all windows, once all ranks have taken what they need. All ranks call it."""
-    while windows:
-        windows.pop().Free()
 
 
 def by_mpishare(array: NDArray[Any] | None) -> NDArray[Any]:

@@ -21,12 +21,11 @@ try:
     import elphmod
 except ImportError:
     elphmod = None
-from jobs.ports.figures import Way, arguments, compare
+from jobs.ports.figures import Way, arguments, compare, free_windows, windows
 
 Matrix = Callable[..., NDArray[Any]]
 
 world = MPI.COMM_WORLD
-windows: list[MPI.Win] = []
 
 
 def chain(bands: int) -> Matrix:
@@ -73,12 +72,6 @@ def by_hand(matrix: Matrix, k: NDArray[Any], bands: int) -> NDArray[Any]:
     images.Free()
     node.Free()
     return vectors
-
-
-def free_windows() -> None:
-    """Frees all windows. All ranks call it."""
-    while windows:
-        windows.pop().Free()
 
 
 def by_mpishare(matrix: Matrix, k: NDArray[Any], bands: int) -> NDArray[Any]:

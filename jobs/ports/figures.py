@@ -28,6 +28,9 @@ from benchmarks.harness import order
 
 LOOK_S = 0.004  # between two looks at the memory of the ranks
 
+windows: list[MPI.Win] = []
+"""Those that a code shares by hand, until all ranks have taken what they need, or the program ends."""
+
 
 class Way(NamedTuple):
     """One way to do the same.
@@ -41,6 +44,12 @@ class Way(NamedTuple):
     functions: Sequence[Callable[..., Any]]
     call: Callable[[], Any]
     free: Callable[[], None] = lambda: None
+
+
+def free_windows() -> None:
+    """Frees all windows. All ranks call it."""
+    while windows:
+        windows.pop().Free()
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:

@@ -25,7 +25,7 @@ try:
     from ipie.hamiltonians.utils import get_generic_integrals
 except ImportError:
     get_generic_integrals = None
-from jobs.ports.figures import Way, arguments, compare
+from jobs.ports.figures import Way, arguments, compare, free_windows, windows
 
 CHOLESKY = "Hamiltonian/DenseFactorized/L"  # of the dense form of QMCPACK
 HCORE = "Hamiltonian/hcore"
@@ -35,7 +35,6 @@ Integrals = tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]
 
 world = MPI.COMM_WORLD
 node: Any = world.Split_type(MPI.COMM_TYPE_SHARED)
-windows: list[MPI.Win] = []
 
 
 def numbers(stored: NDArray[Any]) -> NDArray[Any]:
@@ -76,12 +75,6 @@ def by_hand(path: Path) -> Integrals:
         both_modified[:] = modified(hcore, vectors)
     node.Barrier()
     return both, vectors, both_modified, energy
-
-
-def free_windows() -> None:
-    """Frees all windows. All ranks call it."""
-    while windows:
-        windows.pop().Free()
 
 
 def one_body(path: Path, cholesky: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], float]:

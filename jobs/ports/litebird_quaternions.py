@@ -20,7 +20,7 @@ try:
     from litebird_sim.shared_memory import SharedMemoryManager
 except ImportError:
     SharedMemoryManager = None
-from jobs.ports.figures import Way, arguments, compare
+from jobs.ports.figures import Way, arguments, compare, free_windows, windows
 
 STEP_S = 2.0  # between two quaternions, as litebird_sim has by default
 DAY_S = 86400
@@ -31,7 +31,6 @@ BLOCK = 4096  # quaternions that are computed at once
 
 world = MPI.COMM_WORLD
 node: Any = world.Split_type(MPI.COMM_TYPE_SHARED)
-windows: list[MPI.Win] = []
 
 
 def point(quats: NDArray[Any], first: int = 0) -> None:
@@ -68,12 +67,6 @@ def by_hand(count: int) -> NDArray[Any]:
     window.Fence()
     shared.flags.writeable = node.rank == 0
     return shared
-
-
-def free_windows() -> None:
-    """Frees all windows, at the end of the program. All ranks call it."""
-    while windows:
-        windows.pop().Free()
 
 
 def by_mpishare(count: int) -> NDArray[Any]:

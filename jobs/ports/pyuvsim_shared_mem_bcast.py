@@ -22,14 +22,13 @@ try:
     from pyuvsim import mpi as original
 except ImportError:
     original = None
-from jobs.ports.figures import Way, arguments, compare
+from jobs.ports.figures import Way, arguments, compare, free_windows, windows
 
 MAX_COUNT = 2**31 - 1  # of MPI 3
 
 world = MPI.COMM_WORLD
 node: Any = world.Split_type(MPI.COMM_TYPE_SHARED)
 across = world.Split(node.rank)
-windows: list[MPI.Win] = []
 
 
 def by_hand(array: NDArray[Any] | None) -> NDArray[Any]:
@@ -49,12 +48,6 @@ def by_hand(array: NDArray[Any] | None) -> NDArray[Any]:
     shared.flags.writeable = False
     world.Barrier()
     return shared
-
-
-def free_windows() -> None:
-    """Frees all windows, at the end of the program. All ranks call it."""
-    while windows:
-        windows.pop().Free()
 
 
 def by_mpishare(array: NDArray[Any] | None) -> NDArray[Any]:

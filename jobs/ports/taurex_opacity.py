@@ -24,14 +24,13 @@ try:
     from taurex.mpi import allocate_as_shared
 except ImportError:
     allocate_as_shared = None
-from jobs.ports.figures import Way, arguments, compare
+from jobs.ports.figures import Way, arguments, compare, free_windows, windows
 
 DATASET = "xsecarr"
 PRESSURES, TEMPERATURES = 22, 27  # as the tables of ExoMolOP have
 
 world = MPI.COMM_WORLD
 node: Any = world.Split_type(MPI.COMM_TYPE_SHARED)
-windows: list[MPI.Win] = []
 
 
 def by_hand(path: Path) -> NDArray[Any]:
@@ -46,12 +45,6 @@ def by_hand(path: Path) -> NDArray[Any]:
         np.copyto(shared, array)
     node.Barrier()
     return shared
-
-
-def free_windows() -> None:
-    """Frees all windows. All ranks call it."""
-    while windows:
-        windows.pop().Free()
 
 
 def by_mpishare(path: Path) -> Any:
