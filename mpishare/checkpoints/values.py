@@ -104,11 +104,7 @@ _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "SeedSequence": (np.random.SeedSequence, lambda value: value.state, lambda state: np.random.SeedSequence(**state)),
     "Generator": (np.random.Generator, lambda value: value.bit_generator, np.random.Generator),
     "RandomState": (np.random.RandomState, lambda value: value.get_state(legacy=False), _random_state),
-    **{
-        # NumPy 1.24 has no seed_seq, and no spawn, which needs it
-        kind.__name__: (kind, lambda value: [value.state, getattr(value, "seed_seq", None)], _bit_generator)
-        for kind in _BIT_GENERATORS
-    },
+    **{kind.__name__: (kind, lambda value: [value.state, value.seed_seq], _bit_generator) for kind in _BIT_GENERATORS},
 }
 """For the name in a tag: the class, what a value of it is made of, and how it is made again."""
 
