@@ -80,13 +80,13 @@ def _additions(array: NDArray[Any]) -> tuple[_Template, dict[str, Any]]:
     """
     template, own = _part(array if array.ndim else _part(array, np.newaxis), slice(0)), _attributes(array)
     if isinstance(array, np.ma.MaskedArray):  # which pickles its mask as bytes
-        _set_attributes(template, {**own, "_mask": np.ma.make_mask_none(template.shape, template.dtype)})
+        _attributes(template).update({**own, "_mask": np.ma.make_mask_none(template.shape, template.dtype)})
         return _Template(template), {name: own[name] for name in ("_mask", "_hardmask")}
     made = dict(_attributes(template))
-    _set_attributes(template, own)
+    _attributes(template).update(own)
     pickled = set(map(id, parts_of(template.__reduce_ex__(5))))
     parts = {name: value for name, value in own.items() if id(value) in pickled}
-    _set_attributes(template, {name: made[name] for name in parts if name in made})
+    _attributes(template).update({name: made[name] for name in parts if name in made})
     return _Template(template), parts
 
 
@@ -114,9 +114,9 @@ def parts_of(value: Any) -> Iterator[Any]:
 def _complete(array: NDArray[Any], state: tuple[Any, dict[str, Any]]) -> None:
     """Adds to a view of the items what the class has pickled of the array without items."""
     template, parts = state
-    _set_attributes(array, parts)  # for classes that take from the template what the array does not have
+    _attributes(array).update(parts)  # for classes that take from the template what the array does not have
     array.__array_finalize__(template)
-    _set_attributes(array, {**_attributes(template), **parts})
+    _attributes(array).update({**_attributes(template), **parts})
 
 
 def _pickles_itself(kind: type[np.ndarray[Any, Any]]) -> bool:
@@ -126,6 +126,7 @@ def _pickles_itself(kind: type[np.ndarray[Any, Any]]) -> bool:
 
 
 def _attributes(array: Any) -> dict[str, Any]:
+    """The attributes that an array has of its own, to read and to set."""
     attributes: dict[str, Any] = getattr(array, "__dict__", {})
     return attributes
 
@@ -133,7 +134,7 @@ def _attributes(array: Any) -> dict[str, Any]:
 def _set_state(array: NDArray[Any], state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Sets the attributes and the slots of an array whose class does not define how it is pickled."""
     attributes, slots = state
-    _set_attributes(array, attributes)
+    _attributes(array).update(attributes)
     for name, value in slots.items():
         object.__setattr__(array, name, value)
 
@@ -147,7 +148,3 @@ def _set_whole_state(array: NDArray[Any], state: tuple[Any, dict[str, Any], dict
     items, *additions = state
     np.ndarray.__setstate__(array, items)
     _set_state(array, (additions[0], additions[1]))
-
-
-def _set_attributes(array: NDArray[Any], attributes: dict[str, Any]) -> None:
-    _attributes(array).update(attributes)
