@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,21 +87,24 @@ def allgather(
         told, whole, starts, fits = plan.told, plan.whole, plan.starts, plan.fits
         is_inside = whole_out is not None and not items.flags.owndata and np.may_share_memory(items, whole_out)
         is_in_place = is_inside and _begins_at(starts[topology.rank], whole_out, items)
+        call.ends_in_collective = plan.is_few
         payload = call.agree(plan.call, told_rows(-1) if is_inside and not is_in_place else told)
-        if payload != told:  # numbers of rows differ, or rows are inside of `out` elsewhere
+        if payload != told or not 0 < whole.nbytes <= sys.maxsize:
+            # Numbers of rows differ; or rows are inside of `out` elsewhere; or no array may have so many.
+            call.ends_in_collective = False
             starts, whole = stack_rows(context, plan.spec)
             fits = _fits(whole, whole_out)
             with agree(context.collective_comm):
                 is_in_place = is_inside and _begins_at(starts[topology.rank], whole_out, items)
                 items = copy_of(context, items) if is_inside and not is_in_place else items
+                call.ends_in_collective = plan.is_few
         if whole_out is not None and not fits:  # on all ranks, as they have agreed on `out`
             given = f"out is {whole_out.dtype} of shape {whole_out.shape}"
             expected = f"the rows of all ranks are {whole.dtype} of shape {whole.shape}, in C order"
             raise mark_known(context.collective_comm, SpecError(f"{given}, but {expected}."))
         rows = None if is_in_place else items
         if whole_out is not None:
-            if whole.nbytes <= FEW_BYTES and whole.typestr:  # copied without any allocation, so that no rank fails
-                call.ends_in_collective = True
+            if plan.is_few:  # copied without any allocation, so that no rank fails
                 if rows is not None:
                     whole_out[starts[topology.rank] : starts[topology.rank + 1]] = rows
                 _spread(context, whole_out, plan.is_shared, starts)
@@ -125,9 +129,10 @@ class _Plan:
         kind: Their class.
         backend: What `check_backend` returned.
         is_shared: Whether all ranks of the node see the same bytes of `out`.
-        whole: The spec of the rows of all ranks, if all have as many.
+        whole: The spec of the rows of all ranks, if all have as many; too large for an array, maybe.
         starts: Then the first row of each rank, and the number of all rows.
         fits: Whether `out` has that spec; true without it.
+        is_few: Whether there is an `out`, of few bytes.
     """
 
     call: str
@@ -139,6 +144,7 @@ class _Plan:
     whole: Spec
     starts: list[int]
     fits: bool
+    is_few: bool
 
 
 class _LastPlan(LastCall[_Plan]):
@@ -153,10 +159,11 @@ class _LastPlan(LastCall[_Plan]):
         backend = check_backend(backend, context)
         call = f"allgather(rows of {describe_rows(spec)}{kind.text}, backend={backend}{name_of_out(items)})"
         n_rows = spec.shape[0]
-        whole = Spec.checked((size * n_rows, *spec.shape[1:]), spec.dtype)
+        whole = Spec(spec.dtype, (size * n_rows, *spec.shape[1:]))
         starts = [rank * n_rows for rank in range(size + 1)]
         is_shared, fits = is_in_shared_memory(items), _fits(whole, items)
-        return _Plan(call, told_rows(n_rows), spec, kind, backend, is_shared, whole, starts, fits)
+        is_few = items is not None and items.nbytes <= FEW_BYTES and bool(spec.typestr)
+        return _Plan(call, told_rows(n_rows), spec, kind, backend, is_shared, whole, starts, fits, is_few)
 
 
 def _fits(whole: Spec, out: Any) -> bool:

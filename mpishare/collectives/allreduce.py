@@ -124,13 +124,13 @@ def allreduce(
         reduction = few or Reduction(context, plan.operation, items, of_nodes=plan.of_nodes)
         if few is not None:
             few.write(items)
+            call.ends_in_collective = target is not None
         flags = call.agree(plan.call, _PAYLOADS[flags])[0]
         _count(context, plan)
         if flags & _IS_NODE_SHARED and topology.size > topology.n_nodes:
             _check_distinct(context, items)
         if target is not None:
             if few is not None:  # what few bytes need is not known to fail, so no agreement follows
-                call.ends_in_collective = True
                 reduction.run(target, plan.is_shared)
                 if is_number:
                     return _number(target, local)

@@ -95,25 +95,26 @@ def gather(
         # Of the root's rows NumPy knows where they overlap `out`, but not where their strides differ.
         if not rows.flags.c_contiguous or (may_be_in_out and not is_root):
             rows = copy_of(context, rows)
-        is_few, block = plan.whole.nbytes <= FEW_BYTES, None
+        block, whole = bytes_of(rows), plan.whole
+        is_few = call.ends_in_collective = 0 < whole.nbytes <= FEW_BYTES
         if is_few and is_root:
             if plan.fits:
-                block = allocate(context, plan.whole.nbytes) if target is None else bytes_of(target)
+                block = allocate(context, whole.nbytes) if target is None else bytes_of(target)
             else:
                 told = told_rows(-1)
         payload = call.agree(plan.call, told)
         if is_few and payload == plan.told:  # of all ranks; and the root has memory, so that no rank fails from here on
-            call.ends_in_collective = True
-            if block is None:
-                context.collective_comm.gather(bytes_of(rows), root)
-                return None
-            whole = plan.whole.view(block)
-            copy_bytes(whole[root * len(rows) : (root + 1) * len(rows)], rows)
+            if is_root:
+                copy_bytes(whole.view(block)[root * len(rows) : (root + 1) * len(rows)], rows)
             context.collective_comm.gather(block, root)
-            return kind.around(whole) if out is None else out
+            call.ends_in_collective = False
+            if not is_root:
+                return None
+            return kind.around(whole.view(block)) if out is None else out
+        call.ends_in_collective = False
         starts, spec = stack_rows(context, plan.spec, payload)
         with agree(context.collective_comm):
-            block = memory_of(context, spec, target) if is_root else bytes_of(rows)
+            block = memory_of(context, spec, target) if is_root else block
         if not is_root:
             send_blocks(context, [(root, block)])
             return None
@@ -132,7 +133,7 @@ class _Plan:
         told: The payload by which this rank tells how many rows it has.
         spec: The spec of this rank's rows.
         kind: Their class.
-        whole: The spec of the rows of all ranks, if all have as many.
+        whole: The spec of the rows of all ranks, if all have as many; too large for an array, maybe.
         fits: Whether they can be written to `out`; true without it.
     """
 
@@ -154,7 +155,7 @@ class _LastPlan(LastCall[_Plan]):
         rows, kind = take_apart(local)
         spec = rows_of(rows)
         call = f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})"
-        whole = Spec.checked((context.topology.size * spec.shape[0], *spec.shape[1:]), spec.dtype)
+        whole = Spec(spec.dtype, (context.topology.size * spec.shape[0], *spec.shape[1:]))
         target = items_of_out(out, kind)
         return _Plan(call, told_rows(spec.shape[0]), spec, kind, whole, target is None or takes(whole, target))
 
@@ -218,16 +219,19 @@ def scatter(
             _parts_of(of_root.shape[0], topology.size, numbers)
             if not items.flags.c_contiguous and items.nbytes <= FEW_BYTES:
                 items = copy_of(context, items)
-        text = f"scatter(…, counts={numbers}, root={root})"
-        told = call.agree(text, told[:-1] + bytes([flags]))
-        if last.call == (text, told):  # what few bytes need is not known to fail
-            call.ends_in_collective = True
+        text = f"scatter(…, counts={None if numbers is None else list(numbers)}, root={root})"
+        call.ends_in_collective = not flags and last.call[0] == text
+        if call.ends_in_collective:
             block = allocate(context, last.own_spec.nbytes) if out is None else bytes_of(out)
+        told = call.agree(text, told[:-1] + bytes([flags]))
+        if last.call == (text, told):  # on all ranks, which have memory, so that none fails from here on
             source = block if items is None else bytes_of(items)
             context.collective_comm.scatter_parts(source, last.parts, root)
+            call.ends_in_collective = False
             if items is not None:
                 block[:] = source[last.parts[root]]
             return last.own_spec.view(block) if out is None else out
+        call.ends_in_collective = False
         header, flags = told[:-1] + b"\0", told[-1]
         spec = broadcast_spec(context, header, extension, root)
         parts = _parts_of(spec.shape[0], topology.size, numbers)

@@ -89,9 +89,9 @@ def put(
         is_direct = part is not None and part.flags.forc and not has_gaps(spec.dtype)
         travels = topology.is_leader and topology.n_nodes > 1 and not is_direct
         buffer = allocate_buffer(topology.host, spec.nbytes if travels else 0, _CURE)
+        is_few = call.ends_in_collective = is_direct and topology.n_nodes == 1 and spec.nbytes <= FEW_BYTES
         call.agree(text)
-        if part is not None and is_direct and topology.n_nodes == 1 and spec.nbytes <= FEW_BYTES:
-            call.ends_in_collective = True  # to copy few bytes is not known to fail
+        if is_few and part is not None:  # to copy few bytes is not known to fail
             if source is not None:
                 source.write(bytes_of(part).data)
             context.collective_comm.barrier()

@@ -25,8 +25,9 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
 
     Attributes:
         context: The context of the communicator, or with the scope "node" of the ranks of this node.
-        ends_in_collective: Whether the rest of the call is in no agreement and ends in a collective of MPI. Then an
-            exception from outside cuts this rank off: the others may be in that collective.
+        ends_in_collective: Whether no agreement follows that of `agree`, but a collective of MPI, which has not ended.
+            Then an exception from outside cuts this rank off: the others may be in that collective. To be set before
+            `agree`, as an exception may come in between.
     """
 
     __slots__ = (

@@ -59,6 +59,10 @@ def test_more_rows_than_an_array_can_have(comm, raised):
     for call in (lambda: ms.allgather(empty), lambda: ms.gather(empty), lambda: ms.allgather(many)):
         assert_refused_alike(raised(call), "SpecError", "exceed the address space")
     assert ms.allgather(np.ones(1)).size == comm.size
+    empty = empty if comm.rank == 0 else empty[:1]
+    assert ms.allgather(empty).shape == (2**62 + comm.size - 1, 0)
+    gathered = ms.gather(empty)
+    assert gathered is None or gathered.shape == (2**62 + comm.size - 1, 0)
 
 
 @pytest.mark.parametrize("name", [name for name, array in REPRESENTATIVES.items() if array.ndim])

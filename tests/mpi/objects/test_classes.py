@@ -244,3 +244,23 @@ def test_items_that_a_class_computes_in_its_own_way(comm, raised):
     text = f"MPI.SUM of {__name__}.Modular differs from that of plain items. Pass numpy.asarray"
     if comm.size > 1:
         assert_refused_alike(raised(lambda: ms.allreduce(residues)), "SpecError", text)
+
+
+class Few(np.ndarray):
+    """An array of at most 4 rows."""
+
+    def __array_finalize__(self, obj: object) -> None:
+        if self.ndim and len(self) > 4:
+            raise ValueError("too many rows")
+
+
+@pytest.mark.ranks(2)
+def test_a_class_that_refuses_the_rows_of_all_ranks(configured, raised):
+    """On the root alone, when the others have gone on.
+
+    Outcome: an error there, and on all ranks in the next call.
+    """
+    duplicate = configured()
+    errors = raised(lambda: ms.gather(np.arange(3.0).view(Few), comm=duplicate))
+    assert [error for error, _ in errors] == ["SpecError", *["nothing"] * (duplicate.size - 1)]
+    assert_refused(raised(lambda: ms.gather(np.arange(3.0), comm=duplicate)), 0, "MpishareError", "are out of step")
