@@ -113,10 +113,10 @@ class Slot:
         "read_address", "readable", "write_address",
     )  # fmt: skip
 
-    def __init__(self, memory: Mapping, origin: Origin, nbytes: int) -> None:
-        """Memory of its own."""
+    def __init__(self, memory: Mapping, origin: Origin, nbytes: int, readable: Mapping | None = None) -> None:
+        """Memory of its own. It is `readable` itself if nothing writes to it."""
         self.memory = memory
-        self.readable: Mapping | None = None
+        self.readable = readable
         self.origin = origin
         self.nbytes = nbytes
         self.write_address = self.read_address = memory.address
@@ -124,24 +124,6 @@ class Slot:
         self.content = memoryview(b"")
         self.pool: ref[SlotPool] | None = None
         self.number = self.key = self.age = 0
-
-    @classmethod
-    def of_slab(cls, memory: Mapping, origin: Origin, readable: Mapping, content: memoryview, part: slice) -> Slot:
-        """The part of a slab with these maps and this content."""
-        slot = cls(memory, origin, part.stop - part.start)
-        slot.readable = readable
-        slot.owns_memory = False
-        slot.write_address += part.start
-        slot.read_address = readable.address + part.start
-        slot.content = content[part]
-        return slot
-
-    @classmethod
-    def read_only(cls, memory: Mapping, origin: Origin, nbytes: int) -> Slot:
-        """Memory of its own that nothing writes to."""
-        slot = cls(memory, origin, nbytes)
-        slot.readable = memory
-        return slot
 
     def make_readable(self) -> None:
         """Makes the read-only map, which stays as long as the slot. Without a second map, the first becomes read-only.
@@ -246,9 +228,13 @@ class SlotPool:
             readable = memory.read_only_twin()
         except OSError as error:
             raise BackendError(f"{origin.backend} has no second, read-only map for small arrays: {error}") from error
-        content, size = memory.content(nbytes), self.slot_bytes or nbytes
-        parts = [slice(start, start + size) for start in range(0, nbytes, size)]
-        return [Slot.of_slab(memory, origin, readable, content, part) for part in parts]
+        content, size, slots = memory.content(nbytes), self.slot_bytes or nbytes, list[Slot]()
+        for start in range(0, nbytes, size):
+            slots.append(slot := Slot(memory, origin, size, readable))
+            slot.owns_memory = False
+            slot.write_address, slot.read_address = memory.address + start, readable.address + start
+            slot.content = content[start : start + size]
+        return slots
 
     def add_slab(self, slots: list[Slot]) -> None:
         """Adds the slots of a slab, which are free."""
