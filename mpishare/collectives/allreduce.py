@@ -26,7 +26,7 @@ from mpishare.memory.allocation import kept_memory, node_memory
 from mpishare.memory.backends import check_backend
 from mpishare.memory.segment import segment_of
 from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
-from mpishare.transfer.reduce import FewItems, FewMemory, Operation, Reduction, is_few, operation_of
+from mpishare.transfer.reduce import FEW_BYTES, FewItems, FewMemory, Operation, Reduction, operation_of
 
 _T = TypeVar("_T", bound="NDArray[Any] | complex | np.number[Any] | np.bool_")
 _NUMBERS = (int, float, complex, np.number, np.bool_)
@@ -170,8 +170,8 @@ class _Plan:
         backend: What `check_backend` returned.
         is_shared: Whether all ranks of the node see the same bytes of `out`.
         of_nodes: Whether the array of a node counts once.
-        is_few: Whether one rank of each node is to reduce the items, as soon as there is memory for it.
-        few: How it does; None before, and of more bytes.
+        memory: Where one rank of each node is to reduce the items, once there is some; None of more bytes.
+        few: How it does; None before.
     """
 
     call: str
@@ -181,7 +181,7 @@ class _Plan:
     backend: str | None
     is_shared: bool
     of_nodes: bool
-    is_few: bool
+    memory: FewMemory | None
     few: FewItems | None
 
 
@@ -208,10 +208,11 @@ class _LastPlan(LastCall[_Plan]):
         if out is not None and not spec.fits(target):
             given = f"local is {spec.dtype} of shape {spec.shape}"
             raise SpecError(f"out is {target.dtype} of shape {target.shape}, but {given}.")
-        memory, is_few_bytes = context.cached(FewMemory), not of_nodes and is_few(context, spec.nbytes)
-        few = FewItems(context, operation, spec, memory) if is_few_bytes and memory.blocks else None
+        is_few = not of_nodes and context.topology.size * spec.nbytes <= FEW_BYTES
+        memory = context.cached(FewMemory) if is_few else None
+        few = FewItems(context, operation, spec, memory) if memory is not None and memory.blocks else None
         is_shared = is_in_shared_memory(target)
-        return _Plan(call, operation, spec, kind, backend, is_shared, of_nodes, is_few_bytes, few)
+        return _Plan(call, operation, spec, kind, backend, is_shared, of_nodes, memory, few)
 
 
 def _count(context: Context, plan: _Plan) -> None:
@@ -220,15 +221,14 @@ def _count(context: Context, plan: _Plan) -> None:
     Collective:
         Over the communicator. All ranks have counted the same calls, and know whether there is such memory.
     """
-    if plan.few is not None:
-        plan.few.memory.turn += 1
-    elif plan.is_few:
-        memory = context.cached(FewMemory)
-        memory.turn += 1
-        if memory.blocks is None and memory.turn >= CALLS_WITHOUT_MEMORY:
-            block = kept_memory(context, 2 * memory.nbytes)
-            memory.blocks = () if block is None else (block[: memory.nbytes], block[memory.nbytes :])
-            context.cached(_LastPlan).forget()
+    memory = plan.memory
+    if memory is None:
+        return
+    memory.turn += 1
+    if memory.blocks is None and memory.turn >= CALLS_WITHOUT_MEMORY:
+        block = kept_memory(context, 2 * memory.nbytes)
+        memory.blocks = () if block is None else (block[: memory.nbytes], block[memory.nbytes :])
+        context.cached(_LastPlan).forget()
 
 
 def _checked(local: NDArray[Any], out: NDArray[Any] | None, of_nodes: bool, node_size: int) -> int:

@@ -26,7 +26,7 @@ from mpishare.transfer.node_fill import broadcast_in_node
 
 Array = NDArray[Any]
 
-_FEW_BYTES = 32 << 10
+FEW_BYTES = 32 << 10
 """Up to this size, over all ranks, one rank of each node reduces the items of all; see `FewItems`."""
 
 _PIECE_BYTES, _MAX_PIECE_BYTES = 1 << 20, 64 << 20
@@ -138,11 +138,6 @@ def _cure(dtype: np.dtype[Any]) -> str:
     return "Use another operation, or another dtype by .astype."
 
 
-def is_few(context: Context, nbytes: int) -> bool:
-    """Whether arrays of `nbytes` on each rank are reduced by one rank of a node, with a `FewItems`."""
-    return context.topology.size * nbytes <= _FEW_BYTES
-
-
 class FewMemory:
     """Where the ranks of a node bring few bytes to one another, on one communicator.
 
@@ -155,7 +150,7 @@ class FewMemory:
 
     def __init__(self, context: Context) -> None:
         self.blocks: Sequence[Block] | None = None
-        self.nbytes = _FEW_BYTES + context.topology.node_size * LINE_BYTES
+        self.nbytes = FEW_BYTES + context.topology.node_size * LINE_BYTES
         self.turn = 0
 
 
