@@ -154,9 +154,8 @@ class Agreement:
             raise
 
 
-def agree(comm: CollectiveComm) -> Agreement:
-    """A block of local work that may fail on any rank of `comm`; see `Agreement`."""
-    return Agreement(comm)
+agree = Agreement
+"""Used as `with agree(comm):`."""
 
 
 class Deferred:
