@@ -29,6 +29,7 @@ from mpishare.transfer.rows import (
     gather_nodes,
     rows_of,
     stack_rows,
+    takes,
     told_rows,
 )
 
@@ -93,7 +94,7 @@ def allgather(
             # Numbers of rows differ; or rows are inside of `out` elsewhere; or no array may have so many.
             call.ends_in_collective = False
             starts, whole = stack_rows(context, plan.spec)
-            fits = _fits(whole, whole_out)
+            fits = whole_out is None or takes(whole, whole_out)
             with agree(context.collective_comm):
                 is_in_place = is_inside and _begins_at(starts[topology.rank], whole_out, items)
                 items = copy_of(context, items) if is_inside and not is_in_place else items
@@ -161,14 +162,9 @@ class _LastPlan(LastCall[_Plan]):
         n_rows = spec.shape[0]
         whole = Spec(spec.dtype, (size * n_rows, *spec.shape[1:]))
         starts = [rank * n_rows for rank in range(size + 1)]
-        is_shared, fits = is_in_shared_memory(items), _fits(whole, items)
+        is_shared, fits = is_in_shared_memory(items), items is None or takes(whole, items)
         is_few = items is not None and items.nbytes <= FEW_BYTES and bool(spec.typestr)
         return _Plan(call, told_rows(n_rows), spec, kind, backend, is_shared, whole, starts, fits, is_few)
-
-
-def _fits(whole: Spec, out: Any) -> bool:
-    """Whether `out` can take the rows of all ranks; true without it."""
-    return out is None or (whole.fits(out) and out.flags.c_contiguous)
 
 
 def _begins_at(row: int, out: Any, local: NDArray[Any]) -> bool:

@@ -130,14 +130,13 @@ def allreduce(
         if flags & _IS_NODE_SHARED and topology.size > topology.n_nodes:
             _check_distinct(context, items)
         if target is not None:
-            if few is not None:  # what few bytes need is not known to fail, so no agreement follows
+            if few is None:
+                with agree(context.collective_comm):
+                    reduction.run(target, plan.is_shared)
+            else:  # what few bytes need is not known to fail, so no agreement follows
                 reduction.run(target, plan.is_shared)
-                if is_number:
-                    return _number(target, local)
-                context.node_collective_comm.barrier()
-                return out  # type: ignore[return-value]
-            with agree(context.collective_comm):
-                reduction.run(target, plan.is_shared)
+                if not is_number:
+                    context.node_collective_comm.barrier()
             return _number(target, local) if is_number else out  # type: ignore[return-value]
         spec, scope = plan.spec, "all" if few is None else "node"
         if flags & _IS_C_ORDER and spec.order == "F":
