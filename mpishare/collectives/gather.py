@@ -40,7 +40,8 @@ from mpishare.transfer.rows import (
     told_rows,
 )
 
-_parts_of = lru_cache(parts_of)
+_parts_of = lru_cache(maxsize=4)(parts_of)
+"""The parts of all ranks, of which a loop asks for the same again."""
 
 
 def gather(

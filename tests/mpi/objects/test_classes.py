@@ -256,7 +256,7 @@ class Few(np.ndarray):
 
 @pytest.mark.ranks(2)
 def test_a_class_that_refuses_the_rows_of_all_ranks(configured, raised):
-    """On the root alone, when the others have gone on.
+    """A class of arrays that raises on the root of `gather`, when the other ranks have gone on.
 
     Outcome: an error there, and on all ranks in the next call.
     """
