@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mpishare.arrays.raw import address_of, bytes_of, copy_bytes
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import LastCall, is_in_shared_memory, name_of_out, refuse_objects
+from mpishare.collectives.arguments import LastCall, RowsPlan, is_in_shared_memory, name_of_out, refuse_objects
 from mpishare.comm import mpi
 from mpishare.comm.agreement import Deferred, agree, mark_known
 from mpishare.comm.collective import collective
@@ -20,7 +20,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import SpecError
 from mpishare.memory.allocation import node_memory
 from mpishare.memory.backends import check_backend
-from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
+from mpishare.objects.array_class import PLAIN, items_of_out, take_apart
 from mpishare.transfer.node_fill import broadcast_in_node
 from mpishare.transfer.rows import (
     FEW_BYTES,
@@ -91,9 +91,9 @@ def allgather(
         call.ends_in_collective = plan.is_few
         payload = call.agree(plan.call, told_rows(-1) if is_inside and not is_in_place else told)
         if payload != told or not 0 < whole.nbytes <= sys.maxsize:
-            # Numbers of rows differ; or rows are inside of `out` elsewhere; or no array may have so many.
+            # Numbers of rows differ; or rows are inside of `out` elsewhere; or no array may have all rows.
             call.ends_in_collective = False
-            starts, whole = stack_rows(context, plan.spec)
+            starts, whole = stack_rows(context, plan.spec, payload)
             fits = whole_out is None or takes(whole, whole_out)
             with agree(context.collective_comm):
                 is_in_place = is_inside and _begins_at(starts[topology.rank], whole_out, items)
@@ -120,31 +120,19 @@ def allgather(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Plan(RowsPlan):
     """What the arguments of a call mean.
 
     Attributes:
-        call: The call as all ranks must give it.
-        told: The payload by which this rank tells how many rows it has.
-        spec: The spec of this rank's rows.
-        kind: Their class.
         backend: What `check_backend` returned.
         is_shared: Whether all ranks of the node see the same bytes of `out`.
-        whole: The spec of the rows of all ranks, if all have as many; too large for an array, maybe.
-        starts: Then the first row of each rank, and the number of all rows.
-        fits: Whether `out` has that spec; true without it.
+        starts: The first row of each rank, and the number of all rows, if all ranks have as many.
         is_few: Whether there is an `out`, of few bytes.
     """
 
-    call: str
-    told: bytes
-    spec: Spec
-    kind: ArrayClass
     backend: str | None
     is_shared: bool
-    whole: Spec
     starts: list[int]
-    fits: bool
     is_few: bool
 
 
@@ -164,7 +152,7 @@ class _LastPlan(LastCall[_Plan]):
         starts = [rank * n_rows for rank in range(size + 1)]
         is_shared, fits = is_in_shared_memory(items), items is None or takes(whole, items)
         is_few = items is not None and items.nbytes <= FEW_BYTES and bool(spec.typestr)
-        return _Plan(call, told_rows(n_rows), spec, kind, backend, is_shared, whole, starts, fits, is_few)
+        return _Plan(call, told_rows(n_rows), spec, kind, whole, fits, backend, is_shared, starts, is_few)
 
 
 def _begins_at(row: int, out: Any, local: NDArray[Any]) -> bool:

@@ -26,7 +26,7 @@ from mpishare.memory.allocation import kept_memory, node_memory
 from mpishare.memory.backends import check_backend
 from mpishare.memory.segment import segment_of
 from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
-from mpishare.transfer.reduce import FEW_BYTES, FewItems, FewMemory, Operation, Reduction, operation_of
+from mpishare.transfer.reduce import FEW_ITEMS_BYTES, FewItems, FewMemory, Operation, Reduction, operation_of
 
 _T = TypeVar("_T", bound="NDArray[Any] | complex | np.number[Any] | np.bool_")
 _NUMBERS = (int, float, complex, np.number, np.bool_)
@@ -207,7 +207,7 @@ class _LastPlan(LastCall[_Plan]):
         if out is not None and not spec.fits(target):
             given = f"local is {spec.dtype} of shape {spec.shape}"
             raise SpecError(f"out is {target.dtype} of shape {target.shape}, but {given}.")
-        is_few = not of_nodes and context.topology.size * spec.nbytes <= FEW_BYTES
+        is_few = not of_nodes and context.topology.size * spec.nbytes <= FEW_ITEMS_BYTES
         memory = context.cached(FewMemory) if is_few else None
         few = FewItems(context, operation, spec, memory) if memory is not None and memory.blocks else None
         is_shared = is_in_shared_memory(target)

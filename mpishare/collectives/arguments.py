@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Generic, TypeVar
 from weakref import ref
@@ -17,6 +18,7 @@ from mpishare.comm.context import Context
 from mpishare.errors import ArgumentError, SpecError
 from mpishare.memory.pool import segment_with
 from mpishare.memory.segment import segment_at, segment_of
+from mpishare.objects.array_class import ArrayClass
 
 _Plan = TypeVar("_Plan")
 
@@ -96,6 +98,32 @@ def is_written_by_node(array: NDArray[Any] | None) -> bool:
     return segment is not None and segment.origin.is_shared and segment_with(segment.key or 0) is not segment
 
 
+@dataclass(frozen=True)
+class RowsPlan:
+    """What the rows of a rank mean in a call that stacks the rows of all ranks.
+
+    Attributes:
+        call: The call as all ranks must give it.
+        told: The payload by which this rank tells how many rows it has.
+        spec: The spec of this rank's rows.
+        kind: Their class.
+        whole: The spec of the rows of all ranks, if all have as many; too large for an array, maybe.
+        fits: Whether they can be written to `out`; true without it.
+    """
+
+    call: str
+    told: bytes
+    spec: Spec
+    kind: ArrayClass
+    whole: Spec
+    fits: bool
+
+
+def facts_of(out: NDArray[Any]) -> tuple[object, ...]:
+    """What may have changed of an array that a call has checked, when it is given to the next one."""
+    return out.dtype, out.shape, out.strides, out.flags.writeable
+
+
 class LastCall(Generic[_Plan]):
     """What the last call of one kind on a communicator has checked, for the next one with the same arguments.
 
@@ -119,7 +147,7 @@ class LastCall(Generic[_Plan]):
             return self.make(self._context, array, out, *others)
         facts: tuple[object, ...] = array.shape, array.strides, others
         if out is not None:
-            facts += out.dtype, out.shape, out.strides, out.flags.writeable
+            facts += facts_of(out)
         if array.dtype is not self._dtype or facts != self._facts or self._out() is not out:
             plan, self._dtype = self.make(self._context, array, out, *others), None  # until all is kept
             self._plan, self._facts, self._out = plan, facts, NoneType if out is None else ref(out)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from types import NoneType
 from typing import Any
@@ -16,13 +14,13 @@ from numpy.typing import NDArray
 from mpishare.arrays.raw import bytes_of, copy_bytes
 from mpishare.arrays.slices import parts_of
 from mpishare.arrays.spec import Spec
-from mpishare.collectives.arguments import LastCall, is_written_by_node, refuse_objects
+from mpishare.collectives.arguments import LastCall, RowsPlan, facts_of, is_written_by_node, refuse_objects
 from mpishare.comm import mpi
 from mpishare.comm.agreement import NO_PAYLOAD, agree
 from mpishare.comm.collective import collective
 from mpishare.comm.context import Context
 from mpishare.errors import checked_integer, checked_integers
-from mpishare.objects.array_class import PLAIN, ArrayClass, items_of_out, take_apart
+from mpishare.objects.array_class import PLAIN, items_of_out, take_apart
 from mpishare.transfer.between_nodes import broadcast_spec
 from mpishare.transfer.rows import (
     FEW_BYTES,
@@ -39,9 +37,6 @@ from mpishare.transfer.rows import (
     takes,
     told_rows,
 )
-
-_parts_of = lru_cache(maxsize=4)(parts_of)
-"""The parts of all ranks, of which a loop asks for the same again."""
 
 
 def gather(
@@ -115,7 +110,8 @@ def gather(
         call.ends_in_collective = False
         starts, spec = stack_rows(context, plan.spec, payload)
         with agree(context.collective_comm):
-            block = memory_of(context, spec, target) if is_root else block
+            if is_root:
+                block = memory_of(context, spec, target)
         if not is_root:
             send_blocks(context, [(root, block)])
             return None
@@ -125,32 +121,11 @@ def gather(
         return kind.around(spec.view(block)) if out is None else out
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What the arguments of a `gather` mean.
-
-    Attributes:
-        call: The call as all ranks must give it.
-        told: The payload by which this rank tells how many rows it has.
-        spec: The spec of this rank's rows.
-        kind: Their class.
-        whole: The spec of the rows of all ranks, if all have as many; too large for an array, maybe.
-        fits: Whether they can be written to `out`; true without it.
-    """
-
-    call: str
-    told: bytes
-    spec: Spec
-    kind: ArrayClass
-    whole: Spec
-    fits: bool
-
-
-class _LastPlan(LastCall[_Plan]):
+class _LastPlan(LastCall[RowsPlan]):
     """The plan of the last `gather` on a communicator."""
 
     @staticmethod
-    def make(context: Context, local: Any, out: Any, root: int) -> _Plan:
+    def make(context: Context, local: Any, out: Any, root: int) -> RowsPlan:
         """See `LastCall.make`."""
         refuse_objects(local, "gather")
         rows, kind = take_apart(local)
@@ -158,7 +133,7 @@ class _LastPlan(LastCall[_Plan]):
         call = f"gather(rows of {describe_rows(spec)}{kind.text}, root={root})"
         whole = Spec(spec.dtype, (context.topology.size * spec.shape[0], *spec.shape[1:]))
         target = items_of_out(out, kind)
-        return _Plan(call, told_rows(spec.shape[0]), spec, kind, whole, target is None or takes(whole, target))
+        return RowsPlan(call, told_rows(spec.shape[0]), spec, kind, whole, target is None or takes(whole, target))
 
 
 def scatter(
@@ -207,7 +182,7 @@ def scatter(
     with collective("scatter", comm) as call:
         context, topology = call.context, call.context.topology
         root = checked_integer("root", root, largest=topology.size - 1)
-        numbers = None if counts is None else tuple(checked_integers("counts", counts))
+        numbers = None if counts is None else checked_integers("counts", counts)
         array = array if topology.rank == root else None
         refuse_objects(array, "scatter")
         items, kind = take_apart(array)
@@ -217,10 +192,11 @@ def scatter(
             of_root = rows_of(items)
             told, extension = of_root.packed
             flags |= _IS_NEW * bool(extension) | _IS_WRITTEN * is_written_by_node(items) | _HAS_CLASS * bool(kind.name)
-            _parts_of(of_root.shape[0], topology.size, numbers)
+            if numbers is not None:
+                parts_of(of_root.shape[0], topology.size, numbers)
             if not items.flags.c_contiguous and items.nbytes <= FEW_BYTES:
                 items = copy_of(context, items)
-        text = f"scatter(…, counts={None if numbers is None else list(numbers)}, root={root})"
+        text = f"scatter(…, counts={numbers}, root={root})"
         call.ends_in_collective = not flags and last.call[0] == text
         if call.ends_in_collective:
             block = allocate(context, last.own_spec.nbytes) if out is None else bytes_of(out)
@@ -235,7 +211,7 @@ def scatter(
         call.ends_in_collective = False
         header, flags = told[:-1] + b"\0", told[-1]
         spec = broadcast_spec(context, header, extension, root)
-        parts = _parts_of(spec.shape[0], topology.size, numbers)
+        parts = parts_of(spec.shape[0], topology.size, numbers)
         own = parts[topology.rank]
         own_spec = Spec(spec.dtype, (own.stop - own.start, *spec.shape[1:]))
         if flags & _HAS_CLASS:
@@ -247,10 +223,7 @@ def scatter(
             is_apart = may_be_in_array and is_written_by_node(out)
             received = allocate(context, own_spec.nbytes) if is_apart else block
             stage = stage_of(context, items)
-        if spec.nbytes <= FEW_BYTES and flags in (0, _IS_NEW):
-            row_bytes = spec.nbytes // max(spec.shape[0], 1)
-            of_bytes = [slice(part.start * row_bytes, part.stop * row_bytes) for part in parts]
-            last.keep((text, header), of_bytes, own_spec, out)
+        last.keep(text, told, spec, parts, own_spec, out)
         spread_rows(context, root, items, dict(enumerate(parts)), own_spec.view(received), stage)
         if may_be_in_array:
             context.node_collective_comm.barrier()  # the root has sent all rows
@@ -284,16 +257,20 @@ class _LastScatter:
         self._out: Callable[[], object] = object
         self._facts: tuple[object, ...] = ()
 
-    def keep(self, call: tuple[str, bytes], parts: list[slice], own_spec: Spec, out: NDArray[Any] | None) -> None:
-        """Keeps what all ranks have checked, all of them at once; of `out` a reference that does not keep it alive."""
-        self._out, self._facts = NoneType if out is None else ref(out), _facts_of(out)
-        self.call, self.parts, self.own_spec = call, parts, own_spec
+    def keep(
+        self, text: str, told: bytes, spec: Spec, parts: list[slice], own_spec: Spec, out: NDArray[Any] | None
+    ) -> None:
+        """Keeps what all ranks have checked, if a call like this one needs no second agreement. All ranks call it.
+
+        Of `out` it keeps a reference that does not keep it alive.
+        """
+        if spec.nbytes > FEW_BYTES or told[-1] not in (0, _IS_NEW):
+            return
+        row_bytes = spec.nbytes // max(spec.shape[0], 1)
+        self._out, self._facts = (NoneType, ()) if out is None else (ref(out), facts_of(out))
+        self.call, self.own_spec = (text, told[:-1] + b"\0"), own_spec
+        self.parts = [slice(part.start * row_bytes, part.stop * row_bytes) for part in parts]
 
     def knows(self, out: NDArray[Any] | None) -> bool:
         """Whether it was the `out` of that call."""
-        return self._out() is out and self._facts == _facts_of(out)
-
-
-def _facts_of(out: NDArray[Any] | None) -> tuple[object, ...]:
-    """What of an array that is checked may change."""
-    return () if out is None else (out.dtype, out.shape, out.strides, out.flags.writeable)
+        return self._out() is out and (out is None or self._facts == facts_of(out))

@@ -154,8 +154,9 @@ class Agreement:
             raise
 
 
-agree = Agreement
-"""Used as `with agree(comm):`."""
+def agree(comm: CollectiveComm) -> Agreement:
+    """A block of local work that may fail on any rank of `comm`; see `Agreement`."""
+    return Agreement(comm)
 
 
 class Deferred:

@@ -25,9 +25,9 @@ class collective(Agreement):  # noqa: N801 - used as `with collective("share", c
 
     Attributes:
         context: The context of the communicator, or with the scope "node" of the ranks of this node.
-        ends_in_collective: Whether no agreement follows that of `agree`, but a collective of MPI, which has not ended.
-            Then an exception from outside cuts this rank off: the others may be in that collective. To be set before
-            `agree`, as an exception may come in between.
+        ends_in_collective: Whether a collective of MPI follows `agree`, in no agreement, and has not ended. Then an
+            exception from outside cuts this rank off: the others may be in that collective. It is set before `agree`,
+            as an exception may come right after it.
     """
 
     __slots__ = (

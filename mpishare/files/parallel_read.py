@@ -168,7 +168,7 @@ def map_part(reader: Any, selection: Selection, origin: Origin, key: int) -> NDA
         return spec.view(b"")
     with file_errors(file.path, stored.name):
         memory = Mapping.read_only(file.file_of(stored).descriptor, slice(stored.offset, stored.offset + stored.nbytes))
-    segment = Segment(Slot(memory, origin, stored.nbytes, memory), stored.nbytes, key, "load")
+    segment = Segment(Slot(memory, origin, stored.nbytes, readable=memory), stored.nbytes, key, "load")
     segment.seal()
     selected: Any = (*(slice(indices.start, indices.stop, indices.step) for indices in ranges), ...)
     array: NDArray[Any] = segment.view(stored.spec)[selected]

@@ -93,7 +93,7 @@ class FilePart:
         nbytes = self._part.stop - self._part.start
         with kernel_errors(_ORIGIN.backend, platform.node(), nbytes):
             memory = Mapping.read_only(self._file.descriptor, self._part)
-        segment = Segment(Slot(memory, _ORIGIN, nbytes, memory), nbytes, key, "handle")
+        segment = Segment(Slot(memory, _ORIGIN, nbytes, readable=memory), nbytes, key, "handle")
         segment.seal(is_final=False)  # ranks may write to the file
         return segment.block()
 

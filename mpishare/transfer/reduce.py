@@ -26,7 +26,7 @@ from mpishare.transfer.node_fill import broadcast_in_node
 
 Array = NDArray[Any]
 
-FEW_BYTES = 32 << 10
+FEW_ITEMS_BYTES = 32 << 10
 """Up to this size, over all ranks, one rank of each node reduces the items of all; see `FewItems`."""
 
 _PIECE_BYTES, _MAX_PIECE_BYTES = 1 << 20, 64 << 20
@@ -150,7 +150,7 @@ class FewMemory:
 
     def __init__(self, context: Context) -> None:
         self.blocks: Sequence[Block] | None = None
-        self.nbytes = FEW_BYTES + context.topology.node_size * LINE_BYTES
+        self.nbytes = FEW_ITEMS_BYTES + context.topology.node_size * LINE_BYTES
         self.turn = 0
 
 
@@ -164,16 +164,13 @@ class FewItems:
        into which each rank came when it had read the rows of the call before that, which were in the same block.
     3. All ranks count the calls on which they have agreed, before they `run`. They do it outside of all blocks of
        agreements: where an exception prevents it on one rank, that rank is out of step.
-
-    Attributes:
-        memory: Where its rows are.
     """
 
     def __init__(self, context: Context, operation: Operation, spec: Spec, memory: FewMemory) -> None:
         """Takes the rows from `memory`, which has blocks. Local; may raise MemoryError."""
         spec, row_bytes = replace(spec, order="C"), slices.round_up(spec.nbytes, LINE_BYTES)
         topology = context.topology
-        self._context, self._operation, self.memory = context, operation, memory
+        self._context, self._operation, self._memory = context, operation, memory
         starts = [row_bytes * rank for rank in range(topology.node_size)]
         self._rows = [[spec.view(block[start:]) for start in starts] for block in memory.blocks or ()]
         self._own_rows = [rows[topology.node_rank] for rows in self._rows]
@@ -183,7 +180,7 @@ class FewItems:
 
     def write(self, items: Array) -> None:
         """Writes the items of this rank, before the ranks agree. Local."""
-        self._own_rows[self.memory.turn % 2][...] = items
+        self._own_rows[self._memory.turn % 2][...] = items
 
     def run(self, out: Array, is_shared: bool) -> None:
         """Reduces the items of all ranks into the memory of each node. An agreement or a barrier must follow.
@@ -195,7 +192,7 @@ class FewItems:
         Collective:
             Over the communicator, but a rank may return before others have come.
         """
-        topology, rows = self._context.topology, self._rows[(self.memory.turn - 1) % 2]
+        topology, rows = self._context.topology, self._rows[(self._memory.turn - 1) % 2]
         if topology.n_nodes == 1:
             if topology.is_leader or not is_shared:
                 self._operation.fold(rows, out)
