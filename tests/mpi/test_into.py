@@ -77,9 +77,9 @@ def test_what_differs_from_the_last_call_is_checked(comm, raised, name):
     kept, other = ms.zeros(shape), ms.zeros(shape)
 
     def call(array):
-        if name in ("bcast", "put"):
-            return getattr(ms, name)(array, *[np.s_[1:], ones[0]][: 2 * (name == "put")])
-        return getattr(ms, name)(ones, out=array)
+        if name == "put":
+            return ms.put(array, 0, 1.0)
+        return ms.bcast(array) if name == "bcast" else getattr(ms, name)(ones, out=array)
 
     call(kept)
     assert_refused_alike(raised(lambda: call(other if comm.rank == last else kept)), "MismatchError", f"rank {last}: ")
@@ -215,6 +215,25 @@ def test_what_differs_from_the_last_small_scatter_or_gather_is_checked(comm, rai
     whole.flags.writeable = False
     assert_refused(raised(lambda: ms.gather(part, out=whole)), 0, "SpecError", "to be written")
     assert_refused(raised(partial(ms.gather, part, out=[1])), 0, "SpecError", "list was given")  # type: ignore[arg-type]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["gather", "scatter"])
+def test_a_root_without_memory_for_few_rows(comm, raised, monkeypatch, name):
+    """Also where the ranks have made the same call before."""
+    rows = np.ones((comm.size, 2))
+
+    def no_memory(*_):
+        raise ms.CapacityError("here", "the memory of this process", 1, 0, "")
+
+    for _ in range(2):
+        getattr(ms, name)(rows)
+    with monkeypatch.context() as patched:
+        if comm.rank == 0:
+            patched.setattr("mpishare.collectives.gather.allocate", no_memory)
+        assert_refused(raised(lambda: getattr(ms, name)(rows)), 0, "CapacityError", "the memory of this process")
+    result = getattr(ms, name)(rows)
+    assert result is None or (result == 1).all()
 
 
 @pytest.mark.parametrize("n", [0, 3, 10, 101])

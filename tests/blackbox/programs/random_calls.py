@@ -109,9 +109,11 @@ def rows(rng, comm):
     assert_same(found, whole)
     keep(found)
     gathered = ms.gather(mine, root=root, comm=comm)
-    own = np.empty_like(ms.scatter(gathered, root=root, comm=comm))
+    own = ms.scatter(gathered, root=root, comm=comm)
+    again = np.empty_like(own)
     for _ in range(2):
-        ms.scatter(gathered, root=root, out=own, comm=comm)
+        ms.scatter(gathered, root=root, out=again, comm=comm)
+    assert_same(again, own)
     assert_same(ms.allgather(own, comm=comm), whole)
 
 

@@ -292,6 +292,40 @@ def test_an_exception_from_outside_before_the_barrier_of_a_call_cuts_its_rank_of
 
 @pytest.mark.once
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["allgather", "allreduce", "gather", "scatter", "put"])
+def test_an_exception_from_outside_right_after_the_agreement_of_a_small_call_cuts_its_rank_off(
+    configured, comm, monkeypatch, name
+):
+    """The others may be in the collective of MPI that follows, in no agreement."""
+    ours, last = configured(timeout="0.5", nodes=None), comm.rank == comm.size - 1
+    rows, context = np.ones((1, 2)), context_of(ours)
+    grid = ms.zeros((comm.size if name == "allgather" else 1, 2), comm=ours)
+
+    def call():
+        if name == "put":
+            ms.put(grid, 0, 1.0, comm=ours)
+        elif name == "scatter":
+            ms.scatter(np.ones((comm.size, 2)), comm=ours)
+        else:
+            getattr(ms, name)(rows, comm=ours, **({} if name == "gather" else {"out": grid}))
+
+    for _ in range(CALLS_WITHOUT_MEMORY):
+        call()
+    agree_on_arguments = collective.agree
+
+    def interrupted(*args):
+        agree_on_arguments(*args)
+        raise KeyboardInterrupt
+
+    if last:
+        monkeypatch.setattr(collective, "agree", interrupted)
+    with pytest.raises(KeyboardInterrupt) if last else suppress(ms.StallError):
+        call()
+    assert context.is_cut_off or not last
+
+
+@pytest.mark.once
+@pytest.mark.ranks(2)
 def test_ranks_that_come_late_get_what_those_that_gave_up_had_sent(configured, comm):
     """What a rank sends after a StallError does not reach the agreement that it gave up."""
     for late in range(comm.size):
